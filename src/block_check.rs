@@ -14,13 +14,12 @@
 
 use std::{
     fmt,
-    future::{Future, poll_fn},
-    pin::{Pin, pin},
+    future::Future,
+    pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    task::Poll,
     time::Duration,
 };
 
@@ -35,6 +34,7 @@ use crate::{
     decision::Decision,
     error::Error,
     error_chain::ErrorChain,
+    home, join,
     key::Key,
     log,
     penalty::Penalty,
@@ -42,7 +42,9 @@ use crate::{
     spawn,
     state::{CountedBy, Outcome, PolicyState, Retry},
     store::{Receipt, Store, StoreFuture},
+    sync::Mutex,
     timer::timeout,
+    waited::TimeLeft,
 };
 
 /// Future of a list of blocks that is brought up to date.
@@ -53,14 +55,19 @@ pub(crate) struct BlockCheck {
     /// Stays empty if the store cannot block keys.
     list: Arc<BlockList>,
     refresher: Arc<Refresher>,
+    settle: Settle,
 }
 
+/// Settles a receipt, and retries releases that are not confirmed.
+pub(crate) type Settle = Arc<dyn Fn(Receipt) -> StoreFuture<()> + Send + Sync>;
+
 impl BlockCheck {
-    pub(crate) fn new(store: Arc<dyn Store>) -> Self {
+    pub(crate) fn new(store: Arc<dyn Store>, settle: Settle) -> Self {
         let list = store.blocks();
         Self {
             list: list.unwrap_or_else(|| Arc::new(BlockList::new(Clock::system()))),
             refresher: Arc::new(Refresher::new(store)),
+            settle,
         }
     }
 
@@ -89,7 +96,8 @@ impl BlockCheck {
     /// Brings the list up to date, unless the store cannot be reached.
     pub(crate) async fn refresh(&self) {
         if self.list.is_shared() && self.refresher.age() != Age::Fresh {
-            self.refresher.refresh_in_time().await;
+            let time = TimeLeft::of_request(self.refresher.store.deadline());
+            self.refresher.refresh_in_time(time).await;
         }
     }
 
@@ -112,7 +120,13 @@ impl BlockCheck {
         }
         let blocks = Blocks::of(list, charges);
         if blocks.deny(charges) {
-            return denied(&blocks, charges, list, &self.refresher.store);
+            let store = &self.refresher.store;
+            return denied(
+                &blocks,
+                charges,
+                (list, store),
+                TimeLeft::of_request(store.deadline()),
+            );
         }
         if blocks.is_empty() {
             return self.refresher.store.decide(charges);
@@ -130,33 +144,44 @@ impl BlockCheck {
     fn decide_refreshed(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
         let charges: SmallVec<[OwnedCharge; 1]> = charges.iter().map(Charge::to_owned).collect();
         let (list, refresher) = (Arc::clone(&self.list), Arc::clone(&self.refresher));
+        let settle = Arc::clone(&self.settle);
+        let time = TimeLeft::of_request(refresher.store.deadline());
         StoreFuture::boxed(async move {
+            let time = time.restarted();
             let was_blocked = {
                 let charges: Charges<'_> = charges.iter().map(OwnedCharge::borrow).collect();
                 Blocks::of(&list, &charges).deny(&charges)
             };
             if was_blocked {
-                refresher.refresh_in_time().await;
+                refresher.refresh_in_time(time).await;
             }
             let (deciding, known) = {
                 let charges: Charges<'_> = charges.iter().map(OwnedCharge::borrow).collect();
                 let blocks = Blocks::of(&list, &charges);
                 if blocks.deny(&charges) {
                     (
-                        Err(denied(&blocks, &charges, &list, &refresher.store)),
+                        Err(denied(&blocks, &charges, (&list, &refresher.store), time)),
                         blocks,
                     )
                 } else {
                     let asked = blocks.as_peeks(&charges);
-                    (Ok(refresher.store.decide(&asked)), blocks)
+                    (Ok(time.ask(|| refresher.store.decide(&asked))), blocks)
                 }
             };
             let deciding = match deciding {
                 Ok(deciding) => deciding,
                 Err(denied) => return denied.await,
             };
-            let (result, ()) = both(deciding, refresher.refresh_in_time()).await;
-            let decision = result?;
+            let deciding = async {
+                let decision = deciding.await?;
+                let charges: Charges<'_> = charges.iter().map(OwnedCharge::borrow).collect();
+                let slots = UnclaimedSlots::of(&known.as_peeks(&charges), &decision, &settle);
+                Ok((decision, slots))
+            };
+            let refreshing = refresher.refresh_in_time(time);
+            let (result, ()) = join::both(deciding, refreshing).await;
+            let (decision, slots) = result?;
+            slots.claim();
             let (decision, blocks, receipt) = {
                 let charges: Charges<'_> = charges.iter().map(OwnedCharge::borrow).collect();
                 let (asked, blocks) = (known.as_peeks(&charges), Blocks::of(&list, &charges));
@@ -172,13 +197,14 @@ impl BlockCheck {
             };
             // A refund that fails leaves the blocked key with less quota.
             if let Some(receipt) = receipt {
-                let _ = refresher.store.settle(receipt.actual_cost(|_, _| 0)).await;
+                let refunding = settle(receipt.actual_cost(|_, _| 0));
+                let _ = time.limit(refunding).await;
             }
             let denied = match decision {
                 Some(decision) => return Ok(decision),
                 None => {
                     let charges: Charges<'_> = charges.iter().map(OwnedCharge::borrow).collect();
-                    denied(&blocks, &charges, &list, &refresher.store)
+                    denied(&blocks, &charges, (&list, &refresher.store), time)
                 }
             };
             denied.await
@@ -289,7 +315,7 @@ impl Blocks {
     }
 }
 
-/// Denies a request whose keys are blocked, with the longest wait of its policies.
+/// Denies a request whose keys are blocked, with the longest wait of its policies that can be known in this time.
 ///
 /// A shared store is only asked if a quota may still be used up when the blocks end, so that a blocked client that keeps
 /// sending costs it nothing.
@@ -297,8 +323,8 @@ impl Blocks {
 fn denied(
     blocks: &Blocks,
     charges: &[Charge<'_>],
-    list: &BlockList,
-    store: &Arc<dyn Store>,
+    (list, store): (&BlockList, &Arc<dyn Store>),
+    time: TimeLeft,
 ) -> StoreFuture<Decision> {
     let denial = blocks.denial(charges, list);
     if list.is_shared() && blocks.outlast_all(charges, denial.decided_at()) {
@@ -306,7 +332,41 @@ fn denied(
     }
     let charges = charges.iter().map(Charge::to_owned).collect();
     let store = Arc::clone(store);
-    StoreFuture::polled(async move { Ok(with_waits(denial, charges, &*store).await) })
+    StoreFuture::polled(async move { Ok(with_waits(denial, charges, &*store, time).await) })
+}
+
+// === UnclaimedSlots ===
+
+/// Slots of a decision whose caller still waits for the list. If the caller leaves, they are released.
+struct UnclaimedSlots {
+    receipt: Option<Receipt>,
+    settle: Settle,
+}
+
+impl UnclaimedSlots {
+    /// Returns the slots that a decision took, if it took any.
+    fn of(charges: &[Charge<'_>], decision: &Decision, settle: &Settle) -> Self {
+        let mut taking = charges.iter().filter(|charge| charge.units() > 0);
+        let takes_slots = taking.any(|charge| charge.policy().is_concurrency());
+        Self {
+            receipt: Receipt::of(charges, decision).filter(|_| takes_slots),
+            settle: Arc::clone(settle),
+        }
+    }
+
+    /// Leaves the slots to the caller.
+    fn claim(mut self) {
+        self.receipt = None;
+    }
+}
+
+impl Drop for UnclaimedSlots {
+    fn drop(&mut self) {
+        if let Some(receipt) = self.receipt.take() {
+            let settled = (self.settle)(receipt.actual_cost(|_, _| 0));
+            home::spawn_lasting(Box::pin(settled));
+        }
+    }
 }
 
 // === Refresher ===
@@ -319,7 +379,8 @@ struct Refresher {
     refreshed_at: AtomicU64,
     /// When the next one is due.
     due_at: AtomicU64,
-    turn: AsyncMutex<()>,
+    /// The turn to refresh. Replaced if whoever has it does not come to an end.
+    turn: Mutex<Arc<AsyncMutex<()>>>,
     has_warned: AtomicBool,
 }
 
@@ -340,7 +401,7 @@ impl Refresher {
             store,
             refreshed_at: AtomicU64::new(0),
             due_at: AtomicU64::new(0),
-            turn: AsyncMutex::new(()),
+            turn: Mutex::default(),
             has_warned: AtomicBool::new(false),
         }
     }
@@ -360,24 +421,26 @@ impl Refresher {
 
     /// Starts a refresh in the background, unless one is running.
     fn refresh_later(self: &Arc<Self>) {
-        if self.turn.try_lock().is_ok() {
+        if self.turn().try_lock().is_ok() {
             let refresher = Arc::clone(self);
             spawn::on_current(async move { refresher.refresh().await });
         }
     }
 
-    /// Refreshes the list, within the deadline of the store.
-    async fn refresh_in_time(&self) {
-        let deadline = self.store.deadline().unwrap_or(MAX_WAIT);
-        if timeout(deadline, self.refresh()).await.is_none() {
+    /// Refreshes the list, within the time that is left of the deadline of the store.
+    async fn refresh_in_time(&self, time: TimeLeft) {
+        let left = time.left().unwrap_or(MAX_WAIT);
+        if timeout(left, self.refresh()).await.is_none() {
             // The runtime of another caller may have the turn, and not be driven.
+            *self.turn.lock() = Arc::default();
             self.try_again_later();
         }
     }
 
     /// Refreshes the list, unless another caller did so meanwhile.
     async fn refresh(&self) {
-        let _turn = self.turn.lock().await;
+        let turn = self.turn();
+        let _turn = turn.lock().await;
         if self.age() == Age::Fresh {
             return;
         }
@@ -396,6 +459,10 @@ impl Refresher {
         }
     }
 
+    fn turn(&self) -> Arc<AsyncMutex<()>> {
+        Arc::clone(&self.turn.lock())
+    }
+
     fn try_again_later(&self) {
         let due_at = Clock::system().now() + INTERVAL;
         self.due_at.store(due_at.as_micros(), Ordering::Relaxed);
@@ -411,32 +478,6 @@ impl Refresher {
             );
         }
     }
-}
-
-/// Awaits two futures at the same time.
-async fn both<A: Future, B: Future>(first: A, second: B) -> (A::Output, B::Output) {
-    let (mut first, mut second) = (pin!(first), pin!(second));
-    let (mut one, mut other) = (None, None);
-    poll_fn(|context| {
-        if one.is_none()
-            && let Poll::Ready(output) = first.as_mut().poll(context)
-        {
-            one = Some(output);
-        }
-        if other.is_none()
-            && let Poll::Ready(output) = second.as_mut().poll(context)
-        {
-            other = Some(output);
-        }
-        match (one.take(), other.take()) {
-            (Some(one), Some(other)) => Poll::Ready((one, other)),
-            unfinished => {
-                (one, other) = unfinished;
-                Poll::Pending
-            }
-        }
-    })
-    .await
 }
 
 /// The least time between two refreshes.

@@ -6,23 +6,33 @@ use crate::{
     charge::{Charge, Charges, OwnedCharge},
     clock::Timestamp,
     decision::Decision,
+    join,
+    penalty::{BanState, Penalty},
     policy::Policy,
     state::{DeniedBy, PolicyState, Retry, Usage},
     store::{Store, StoreFuture},
+    waited::TimeLeft,
 };
 
-/// Returns the denial with the waits of quotas and bans that end after the blocks. If the store fails, they are unknown.
+/// Returns the denial with the waits of quotas and bans that end after the blocks. If the store fails, or is not in time, they
+/// are unknown.
+///
+/// Quotas and bans are asked for at the same time: one after the other, they would take several deadlines of a slow store.
 pub(crate) async fn with_waits(
     mut denial: Decision,
     charges: SmallVec<[OwnedCharge; 1]>,
     store: &dyn Store,
+    time: TimeLeft,
 ) -> Decision {
-    let asking = ask(&charges, store);
-    let Ok(asked) = asking.await else {
+    let asking = time.ask(|| ask(&charges, store));
+    let bans = charges.iter().map(|charge| ban_of(charge, store, time));
+    let bans = join::all(bans.map(Box::pin).collect());
+    let (Ok(asked), bans) = join::both(asking, bans).await else {
         return denial;
     };
     let now = asked.decided_at();
-    for (index, (charge, asked)) in charges.iter().zip(asked.states()).enumerate() {
+    for (index, (charge, ban)) in charges.iter().zip(bans).enumerate() {
+        let asked = asked.states()[index];
         let Some(usage) = asked.usage().filter(|_| !charge.borrow().is_shadow()) else {
             continue;
         };
@@ -33,7 +43,9 @@ pub(crate) async fn with_waits(
                 .counter()
                 .retry_under(usage, charge.units(), now)
         };
-        if let Some(until) = ban_of(charge, store, now).await {
+        if let Some((penalty, ban)) = ban
+            && let Some(until) = penalty.banned_until(&ban, now)
+        {
             retry = retry.max(Retry::At(until));
         }
         let state = denial.states()[index];
@@ -73,14 +85,22 @@ fn ask(charges: &[OwnedCharge], store: &dyn Store) -> StoreFuture<Decision> {
     store.decide(&asked)
 }
 
-/// Returns when the ban of a charge's key ends; `None` if it is not banned, or if the store fails.
-async fn ban_of(charge: &OwnedCharge, store: &dyn Store, now: Timestamp) -> Option<Timestamp> {
+/// Returns the ban of a charge's key with the penalty of its policy. `None` if the key has none, or if the store fails or is
+/// late.
+async fn ban_of(
+    charge: &OwnedCharge,
+    store: &dyn Store,
+    time: TimeLeft,
+) -> Option<(Penalty, BanState)> {
     let (penalty, asking) = {
         let charge = charge.borrow();
         let penalty = *charge.policy().ban_penalty()?;
+        if charge.is_shadow() {
+            return None;
+        }
         (penalty, store.ban_state(charge.policy(), charge.key()))
     };
-    penalty.banned_until(&asking.await.ok()??, now)
+    Some((penalty, time.limit(asking).await?.ok()??))
 }
 
 /// Returns the state of a charge whose key is blocked: nothing is left meanwhile.

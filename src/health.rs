@@ -55,7 +55,9 @@ pub struct Health {
 impl Health {
     /// Returns whether the store makes the decisions, but for fewer than 1 % of the latest ones.
     ///
-    /// This is the case in the mode [`Healthy`](Mode::Healthy), and in no other.
+    /// This is the case in the mode [`Healthy`](Mode::Healthy), and in no other. For 2.5 s after an outage, the instance itself
+    /// denies keys that have used up their share in it. The mode is healthy meanwhile, and only
+    /// [`affected_share`](Self::affected_share) shows these decisions.
     #[must_use]
     pub fn is_well(&self) -> bool {
         self.mode == Mode::Healthy
@@ -82,8 +84,8 @@ impl Health {
 
     /// Returns the part of the latest decisions that was made without the store, from 0 to 1.
     ///
-    /// They failed, were shed, or were made in an outage. The latest decisions are those of the last 10 s, or since an outage
-    /// began or ended.
+    /// They failed, were shed, or were made in an outage or just after it. The latest decisions are those of the last 10 s, or
+    /// since an outage began or ended.
     #[must_use]
     pub fn affected_share(&self) -> f64 {
         self.affected_share

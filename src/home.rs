@@ -45,6 +45,14 @@ where
     }
 }
 
+/// As [`spawn_lasting`], but begins at home: the runtime of the caller is not driven.
+pub(crate) fn spawn_lasting_at_home<F>(future: Pin<Box<F>>) -> LastingTask
+where
+    F: Future<Output: Send> + Send + 'static,
+{
+    home().map_or_else(LastingTask::default, |home| spawn_lasting_on(&home, future))
+}
+
 /// As [`spawn_lasting`], for a given runtime.
 pub(crate) fn spawn_lasting_on<F>(runtime: &Handle, future: Pin<Box<F>>) -> LastingTask
 where

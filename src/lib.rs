@@ -100,6 +100,7 @@ pub mod headers;
 mod health;
 mod hold;
 mod home;
+mod join;
 mod key;
 mod limiter;
 mod log;

@@ -14,7 +14,7 @@ use crate::{stats::Stats, telemetry::DecisionTally};
 
 use crate::{
     block::{ActiveBlock, Block, BlockChange, BlockTarget},
-    block_check::{BlockCheck, BlockRefresh},
+    block_check::{BlockCheck, BlockRefresh, Settle},
     charge::{Charge, Charges, MAX_CHARGES},
     clock::Timestamp,
     decision::Decision,
@@ -601,9 +601,13 @@ impl RateLimiter {
     ) -> Result<Self, Error> {
         let known = Arc::default();
         let holds = Arc::new(HoldRegistry::new(Arc::clone(&store)));
+        let settle: Settle = {
+            let holds = Arc::clone(&holds);
+            Arc::new(move |receipt| holds.settle(receipt))
+        };
         let limiter = Self {
             bounded_store: store.deadline().map(|_| StoreId::of(&store)),
-            blocks: Arc::new(BlockCheck::new(Arc::clone(&store))),
+            blocks: Arc::new(BlockCheck::new(Arc::clone(&store), settle)),
             store,
             known,
             holds,

@@ -39,7 +39,7 @@ pub(crate) type RetryFuture = Pin<Box<dyn Future<Output = Vec<bool>> + Send>>;
 /// One task tries them all, round by round. It waits 20 ms before the first round, and twice as long after each round that
 /// fails, up to 1 s; each wait is [jittered](crate::backoff::jittered). The task keeps the owner alive until the queue is
 /// empty. If its runtime ends, the task goes [home](crate::home). If its runtime is not driven for [`TOLERANCE`], the next
-/// [`add`](Self::add) or [`resume`](Self::resume) starts a new task, which takes over the items of the former one.
+/// [`add`](Self::add) or [`resume`](Self::resume) starts a new task at home, which takes over the items of the former one.
 pub(crate) struct RetryQueue<T> {
     state: Mutex<State<T>>,
 }
@@ -146,7 +146,12 @@ impl<T: Send + Sync + 'static> State<T> {
         self.put_back(O::is_repeatable);
         let task = self.lease.take_over(now + TOLERANCE);
         let running = RetryQueue::run(Arc::clone(owner), task);
-        self.task = Some(home::spawn_lasting(Box::pin(running)));
+        let running = Box::pin(running);
+        self.task = Some(if is_running {
+            home::spawn_lasting_at_home(running)
+        } else {
+            home::spawn_lasting(running)
+        });
     }
 }
 
@@ -355,5 +360,22 @@ mod tests {
         drop(still);
         assert_eq!(owner.tried().len(), 3);
         assert!(owner.queue.state.lock().waiting.is_empty());
+    }
+
+    // Regression: the task that took over began on the same runtime, which nobody drove either.
+    #[test]
+    fn task_after_one_that_nobody_drives_begins_at_home() {
+        let owner = Arc::new(Stuck::default());
+        let still = runtime();
+        still.block_on(async { add(&owner, "release") });
+        owner
+            .queue
+            .state
+            .lock()
+            .lease
+            .renew(1, Timestamp::default());
+        still.block_on(async { RetryQueue::resume(&owner) });
+        runtime().block_on(until(|| !owner.tried().is_empty()));
+        assert_eq!(owner.tried(), ["release"]);
     }
 }

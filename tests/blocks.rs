@@ -2,6 +2,9 @@
 
 use std::{
     convert::Infallible,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Waker},
     time::{Duration, Instant},
 };
 
@@ -11,13 +14,15 @@ use http::{Request, Response, StatusCode, request::Parts};
 use tokio::task::JoinSet;
 use tollgate::{
     Decision, ErrorKind, Key, Policy, Quota, RateLimitLayer, RateLimiter,
+    algorithm::Algorithm,
     block::{Block, BlockTarget},
     clock::{Clock, Timestamp},
     extract::Header,
+    penalty::Penalty,
     remote::{RedisStore, RedisStoreBuilder, Script},
     rules::RuleMode,
     state::{CountedBy, DeniedBy, Outcome},
-    store::Charge,
+    store::{BlockList, Charge, Receipt, Store, StoreFuture},
     tiers::Tier,
 };
 use tower::{Layer, ServiceExt, service_fn};
@@ -683,5 +688,109 @@ async fn block_is_explained_as_it_is_decided() {
         assert!(!check(&limiter, &[policy.charge(ada)]).await.is_allowed());
         let bob = limiter.explain(&Key::new("bob")).await.expect("explained");
         assert!(!bob.to_string().contains("block"), "{bob}");
+    }
+}
+
+// Regression: a blocked key waited for a refresh, a decision and one answer for each penalty, each up to the deadline.
+#[tokio::test]
+async fn request_with_a_blocked_key_waits_for_one_deadline() {
+    let deadline = Duration::from_millis(400);
+    let penalty = Penalty::after(3, MINUTE).ban(60 * MINUTE);
+    let policies = ["one", "two", "three", "four"]
+        .map(|name| Policy::new(name, Quota::per_day(100)).penalty(penalty));
+    let charges = policies
+        .each_ref()
+        .map(|policy| policy.charge(Key::new("ada")));
+    let server = Server::start();
+    let limiter = RateLimiter::builder().redis(settings(server.url()));
+    let limiter = limiter.deadline(deadline).build().expect("a limiter");
+    // The list has the block, but has not been refreshed.
+    let block = Block::new(Key::new("ada"), MINUTE);
+    limiter.block(block).await.expect("it is blocked");
+    server.pause();
+    let started = Instant::now();
+    let decision = check(&limiter, &charges).await;
+    let waited = started.elapsed();
+    server.resume();
+    assert_eq!(decision.states()[0].denied_by(), Some(DeniedBy::Block));
+    assert!(waited >= deadline / 2, "it asks the server: {waited:?}");
+    assert!(waited < deadline * 2, "{waited:?}");
+}
+
+// Regression: nobody refreshed the list any more, and a decision waited for the deadline every 400 ms.
+#[tokio::test]
+async fn blocks_are_seen_although_a_task_that_refreshes_them_is_not_polled() {
+    let server = Server::start();
+    let [one, other] = [(); 2].map(|()| instance(server.url()));
+    let (key, policy) = (Key::new("ada"), api());
+    assert!(check(&other, &[policy.charge(key)]).await.is_allowed());
+    let mut refreshing = one.check(&[policy.charge(key)]);
+    // Like a task of a runtime that nobody drives.
+    let context = &mut Context::from_waker(Waker::noop());
+    assert!(Pin::new(&mut refreshing).poll(context).is_pending());
+    other
+        .block(Block::new(key, MINUTE))
+        .await
+        .expect("it is blocked");
+    until(&one, key, |decision| !decision.is_allowed()).await;
+    drop(refreshing);
+}
+
+/// A Redis store whose list of blocks never arrives.
+#[derive(Debug)]
+struct WithoutList(RedisStore);
+
+impl Store for WithoutList {
+    fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
+        self.0.decide(charges)
+    }
+
+    fn reset(&self, policy: &Policy, key: &Key) -> StoreFuture<()> {
+        self.0.reset(policy, key)
+    }
+
+    fn blocks(&self) -> Option<Arc<BlockList>> {
+        self.0.blocks()
+    }
+
+    fn refresh_blocks(&self) -> StoreFuture<()> {
+        StoreFuture::boxed(std::future::pending())
+    }
+
+    fn settle(&self, receipt: Receipt) -> StoreFuture<()> {
+        self.0.settle(receipt)
+    }
+
+    fn deadline(&self) -> Option<Duration> {
+        Some(HUNG)
+    }
+}
+
+// Regression: a request that ended while it waited for the list kept its slots until their lease ended.
+#[tokio::test]
+async fn slots_of_a_request_that_ends_while_it_waits_for_the_list_are_released() {
+    let server = Server::start();
+    let store = settings(server.url()).build().expect("a usable store");
+    let limiter = RateLimiter::new(WithoutList(store), []).expect("a usable limiter");
+    let other = instance(server.url());
+    let lease = 60 * MINUTE;
+    let uploads = Policy::concurrency("uploads", 1).algorithm(Algorithm::Concurrency { lease });
+    let charges = [uploads.charge(Key::new("ada"))];
+    let mut checking = limiter.check(&charges);
+    for is_taken in [true, false] {
+        let started = Instant::now();
+        let mut agreeing = 0;
+        // The reply comes soon after the slot is taken.
+        while agreeing < 10 {
+            assert!(started.elapsed() < HUNG, "is it taken: {is_taken}");
+            if is_taken {
+                let context = &mut Context::from_waker(Waker::noop());
+                assert!(Pin::new(&mut checking).poll(context).is_pending());
+            }
+            let peeked = other.peek(&charges).await.expect("a decision");
+            let usage = peeked.states()[0].usage().expect("it is counted");
+            agreeing += u32::from((usage.remaining == 0) == is_taken);
+        }
+        checking = StoreFuture::boxed(std::future::pending());
     }
 }

@@ -78,6 +78,7 @@ mod served;
 mod servers;
 mod settling;
 mod shared_rules;
+mod short_runtimes;
 mod sliding_log;
 mod sliding_window;
 mod sockets;

@@ -1,13 +1,8 @@
 //! Store calls for many slots: one call per key, all at the same time.
 
-use std::{
-    collections::HashMap,
-    future::{Future, poll_fn},
-    pin::Pin,
-    task::Poll,
-};
+use std::{collections::HashMap, future::Future, pin::Pin};
 
-use crate::{charge::Charge, error::Error, key::Key, state::PolicyName, store::StoreFuture};
+use crate::{charge::Charge, error::Error, join, key::Key, state::PolicyName, store::StoreFuture};
 
 /// Items grouped by key. Each group is one call to the store, so a key that fails does not affect the others.
 ///
@@ -59,7 +54,7 @@ impl<T> KeyBatches<T> {
 
     /// Starts one call per batch. The future returns the result of each item's batch, in the order of the items.
     pub(super) fn call(self, call: impl FnMut(Vec<T>) -> StoreFuture<()>) -> BatchResults {
-        let replies = join_all(self.batches.into_iter().map(call).collect());
+        let replies = join::all(self.batches.into_iter().map(call).collect());
         let batch_of = self.batch_of;
         Box::pin(async move {
             let results = replies.await;
@@ -71,32 +66,6 @@ impl<T> KeyBatches<T> {
 
 /// Results of calls, in the order of the items.
 type BatchResults = Pin<Box<dyn Future<Output = Vec<Result<(), Error>>> + Send>>;
-
-/// Awaits all replies at the same time. Returns them in their order.
-pub(super) async fn join_all(replies: Vec<StoreFuture<()>>) -> Vec<Result<(), Error>> {
-    let mut waiting: Vec<_> = replies.into_iter().map(|reply| (reply, None)).collect();
-    poll_fn(|context| {
-        let mut is_pending = false;
-        for (reply, result) in &mut waiting {
-            if result.is_none() {
-                match Pin::new(reply).poll(context) {
-                    Poll::Ready(ready) => *result = Some(ready),
-                    Poll::Pending => is_pending = true,
-                }
-            }
-        }
-        if is_pending {
-            Poll::Pending
-        } else {
-            Poll::Ready(())
-        }
-    })
-    .await;
-    let results = waiting.into_iter().map(|(_, result)| result);
-    results
-        .map(|result| result.expect("all are ready"))
-        .collect()
-}
 
 /// Maximum number of tickets in one request to Redis. A larger batch would need several requests, and would fail if one
 /// of them fails.

@@ -18,13 +18,13 @@ use crate::{
     clock::Clock,
     error::{Error, ErrorKind},
     error_chain::ErrorChain,
-    home, log,
+    home, join, log,
     retry::{RetryFuture, RetryOwner, RetryQueue},
     state::CountedBy,
     store::{Correction, Receipt, Settlement, Store, StoreFuture},
 };
 
-use super::key_batches::{KeyBatches, join_all};
+use super::key_batches::KeyBatches;
 
 /// Settles the receipts of a limiter.
 ///
@@ -73,7 +73,7 @@ impl Settler {
         if !local.is_empty() {
             replies.push(self.store.settle(Receipt::with(local)));
         }
-        let replies = join_all(replies);
+        let replies = join::all(replies);
         StoreFuture::boxed(async move { replies.await.into_iter().collect() })
     }
 

@@ -30,11 +30,11 @@ use crate::{
     block_list::BlockList,
     clock::{self, Clock, Timestamp},
     error::{Error, ErrorKind},
+    home,
     key::Key,
     log,
     outside_text::shown,
     slot::slot_of,
-    spawn,
     state::PolicyName,
     sync::Mutex,
 };
@@ -129,11 +129,12 @@ impl SharedBlocks {
         }
         let (this, cluster) = (Arc::clone(self), Arc::clone(cluster));
         let (sender, result) = oneshot::channel();
-        spawn::on_current(async move {
+        // At home: while it arrives, others wait for it, and the runtime of this caller may not be driven.
+        home::spawn(async move {
             let _turn = this.arrival.lock().await;
             let _ = sender.send(this.take_over_all(&cluster).await);
         });
-        let ended = "the runtime has ended: not all blocks were read";
+        let ended = "no thread can be started: not all blocks were read";
         let result = result.await;
         result.unwrap_or_else(|_| Err(Error::new(ErrorKind::Unavailable, ended)))
     }

@@ -25,7 +25,7 @@ use redis::{Cmd, Value};
 use crate::{
     clock::{Clock, Timestamp},
     error::ErrorKind,
-    spawn,
+    home,
     store::Fleet,
     timer::timeout,
 };
@@ -97,7 +97,8 @@ impl Registration {
             && self.take_turn(now)
             && let Some(turn) = turn()
         {
-            spawn::on_current(Arc::clone(self).renew(Arc::clone(fleet), turn));
+            let renewing = Arc::clone(self).renew(Arc::clone(fleet), turn);
+            home::spawn_lasting(Box::pin(renewing));
         }
     }
 

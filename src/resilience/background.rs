@@ -1,19 +1,34 @@
-//! Background tasks of a store: one of each kind at a time, on a runtime that some caller has.
+//! Background tasks of a store: one of each kind at a time.
 
 use std::{future::Future, sync::OnceLock, time::Duration};
 
 use tokio::runtime::Handle;
 
-use crate::{clock::Clock, sync::Mutex, task_lease::TaskLease};
+use crate::{
+    clock::Clock,
+    home::{self, LastingTask},
+    sync::Mutex,
+    task_lease::TaskLease,
+};
 
 /// Starts a task, unless one is running.
 ///
-/// The task holds a [lease](TaskLease). If its runtime ends or is not driven, the next decision starts another task.
+/// The task begins on the runtime of a caller, and goes [home](crate::home) when that ends: a runtime may last for a decision
+/// only. The task holds a [lease](TaskLease). If its runtime is not driven, the next decision starts another task at home.
 #[derive(Debug, Default)]
 pub(super) struct BackgroundTask {
-    lease: Mutex<TaskLease>,
+    state: Mutex<State>,
     /// Runtime of the first decision. The call that starts the task may be on a thread without a runtime.
     runtime: OnceLock<Handle>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    lease: TaskLease,
+    /// The latest task.
+    task: LastingTask,
+    /// Whether it began at home.
+    began_at_home: bool,
 }
 
 impl BackgroundTask {
@@ -28,36 +43,42 @@ impl BackgroundTask {
     }
 
     /// Spawns a task, unless one is running on time. `task` receives the number of its lease.
-    ///
-    /// Without a Tokio runtime, here or at an earlier decision, nothing is spawned.
     pub(super) fn start<T>(&self, task: impl FnOnce(u64) -> T)
     where
         T: Future<Output = ()> + Send + 'static,
     {
         let now = Clock::system().now();
-        let mut lease = self.lease.lock();
-        if lease.is_held(now) {
+        let mut state = self.state.lock();
+        if state.lease.is_held(now) {
             return;
         }
+        // Not twice in a row: foreign code may block home, too.
+        let begins_at_home = !state.task.is_finished() && !state.began_at_home;
+        state.began_at_home = begins_at_home;
+        let number = state.lease.take_over(now + TOLERANCE);
+        // Without a thread for home, the task may be dropped at once, and then releases its lease.
+        drop(state);
+        let task = Box::pin(task(number));
         let current = Handle::try_current().ok();
-        let Some(runtime) = current.or_else(|| self.runtime.get().cloned()) else {
-            return;
+        let started = match current.or_else(|| self.runtime.get().cloned()) {
+            Some(runtime) if !begins_at_home => home::spawn_lasting_on(&runtime, task),
+            _ => home::spawn_lasting_at_home(task),
         };
-        let number = lease.take_over(now + TOLERANCE);
-        // A runtime that has ended drops the task at once, and the task then releases its lease.
-        drop(lease);
-        runtime.spawn(task(number));
+        let mut state = self.state.lock();
+        if state.lease.belongs_to(number) {
+            state.task = started;
+        }
     }
 
     /// Extends the lease over the next step of its task. Returns `false` if another task has taken over.
     pub(super) fn renew(&self, lease: u64, span: Duration) -> bool {
         let until = Clock::system().now() + span + TOLERANCE;
-        self.lease.lock().renew(lease, until)
+        self.state.lock().lease.renew(lease, until)
     }
 
     /// Ends the lease, so that the next task starts at once.
     pub(super) fn release(&self, lease: u64) {
-        self.lease.lock().release(lease);
+        self.state.lock().lease.release(lease);
     }
 }
 

@@ -23,7 +23,7 @@ use crate::{
     error::{Error, ErrorKind},
     policy::OnOutage,
     state::{CountedBy, Outcome, PolicyState},
-    store::{Fallback, Health, Outage},
+    store::{Fallback, Health, Outage, Receipt},
 };
 
 use super::{local::LocalCounts, merging::Merger, monitor::PrimaryMonitor, slot_probes};
@@ -84,6 +84,13 @@ impl LocalFallback {
         let decision = decide_counted(&self.local, charges);
         if decision.is_allowed() && has_choice(charges, OnOutage::Deny) {
             // A unit came back just now, and nobody has decided the other policies.
+            if let Some(receipt) = Receipt::of(charges, &decision) {
+                // It settles at once, as it decides.
+                let _ = self
+                    .local
+                    .settle(receipt.actual_cost(|_, _| 0))
+                    .take_ready();
+            }
             return unavailable(&self.local, charges);
         }
         decision
@@ -283,4 +290,51 @@ fn uncounted_decision(
 /// Returns the state of a policy that nobody counted: its usage is unknown.
 fn uncounted(charge: &Charge<'_>, outcome: Outcome) -> PolicyState {
     PolicyState::uncounted(*charge.policy().name(), outcome).with_shadow(charge.is_shadow())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use crate::{
+        clock::Clock, diagnosis::SilencedCodes, key::Key, memory::MemoryStore, policy::Policy,
+        quota::Quota,
+    };
+
+    use super::{
+        super::{all_servers::AllServers, prober::Prober},
+        *,
+    };
+
+    fn fallback() -> LocalFallback {
+        let clock = Clock::system();
+        let monitor = PrimaryMonitor::new(
+            Arc::new(MemoryStore::new()),
+            Duration::from_millis(50),
+            (clock.clone(), clock.clone()),
+            Arc::new(AllServers::new(clock.clone(), SilencedCodes::default())),
+            Prober::default(),
+        );
+        let local = LocalCounts::new(Arc::new(MemoryStore::new()), None, clock, 100);
+        LocalFallback::new(Arc::new(local), monitor)
+    }
+
+    // Regression: a request that was refused for another policy kept the unit, and the slot, of the share.
+    #[test]
+    fn request_that_is_unavailable_takes_nothing_from_a_share() {
+        let fallback = fallback();
+        let daily = Policy::new("daily", Quota::per_day(5));
+        let uploads = Policy::concurrency("uploads", 5);
+        let strict = Policy::new("strict", Quota::per_day(5)).on_outage(OnOutage::Deny);
+        let charges = [&daily, &uploads, &strict].map(|policy| policy.charge(Key::GLOBAL));
+        for _ in 0..3 {
+            let decision = fallback.decide_by_share(&charges);
+            assert_eq!(decision.outcome(), Outcome::Unavailable);
+        }
+        let peeks = charges.each_ref().map(|charge| charge.cost(0));
+        let decision = decide_counted(&fallback.local, &peeks[..2]);
+        let usages = decision.states().iter().filter_map(PolicyState::usage);
+        let remaining: Vec<u64> = usages.map(|usage| usage.remaining).collect();
+        assert_eq!(remaining, [5, 5]);
+    }
 }

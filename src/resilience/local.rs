@@ -176,11 +176,15 @@ impl LocalCounts {
     pub(super) fn decide(&self, charges: &[Charge<'_>]) -> Option<Decision> {
         let parts: SmallVec<[Arc<SharePolicy>; 4]> =
             charges.iter().map(|charge| self.begin(charge)).collect();
-        let local: SmallVec<[Charge<'_>; 4]> = charges
-            .iter()
-            .zip(&parts)
-            .map(|(charge, policies)| charge.under(&policies.part))
-            .collect();
+        let unpunished = self.unpunished(charges, &parts);
+        let policies = parts.iter().enumerate().map(|(index, policies)| {
+            let mut unpunished = unpunished.iter();
+            let found = unpunished.find(|(number, _)| *number == index);
+            found.map_or(&policies.part, |(_, policy)| policy)
+        });
+        let local = charges.iter().zip(policies);
+        let local: SmallVec<[Charge<'_>; 4]> =
+            local.map(|(charge, policy)| charge.under(policy)).collect();
         let decision = self.store.decide(&local).take_ready()?.ok()?;
         if decision.states().len() != charges.len() {
             return None;
@@ -189,6 +193,39 @@ impl LocalCounts {
         let states = charges.iter().zip(decision.states());
         let states = states.map(|(charge, state)| under_whole_limit(charge, state, now));
         Some(Decision::new(CountedBy::Fallback, now, states).timed_as(&decision))
+    }
+
+    /// Returns the policies of charges that no share admits, with their numbers and without their penalties: such a client has
+    /// not used up its quota. A ban that has begun holds for it all the same, and counts no denials.
+    fn unpunished(
+        &self,
+        charges: &[Charge<'_>],
+        parts: &[Arc<SharePolicy>],
+    ) -> Vec<(usize, Policy)> {
+        let charges = charges.iter().zip(parts).enumerate();
+        let beyond = charges.filter(|(_, (charge, policies))| {
+            let SharePolicy { whole, part } = &***policies;
+            let shares = part.counter().limit() + 1..=whole.counter().limit();
+            let is_beyond = part.ban_penalty().is_some() && shares.contains(&charge.units());
+            is_beyond && !self.is_banned(charge)
+        });
+        let beyond = beyond.map(|(index, (_, policies))| {
+            let unpunished = policies.part.clone().penalty(None);
+            (index, unpunished)
+        });
+        beyond.collect()
+    }
+
+    /// Returns whether the key of a charge is banned here.
+    fn is_banned(&self, charge: &Charge<'_>) -> bool {
+        let Some(penalty) = charge.policy().ban_penalty() else {
+            return false;
+        };
+        let mut state = self.store.ban_state(charge.policy(), charge.key());
+        match state.take_ready() {
+            Some(Ok(Some(state))) => penalty.banned_until(&state, self.clock.now()).is_some(),
+            _ => false,
+        }
     }
 
     /// Settles charges that were decided here.
@@ -450,3 +487,31 @@ fn under_whole_limit(charge: &Charge<'_>, state: &PolicyState, now: Timestamp) -
 
 /// When to retry a request that costs more than this instance's share.
 const RETRY: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU64;
+
+    use crate::{memory::MemoryStore, penalty::Penalty, quota::Quota};
+
+    use super::*;
+
+    // Regression: a client whose requests cost more than a share was banned, for longer with each request after a ban.
+    #[test]
+    fn request_that_costs_more_than_a_share_does_not_lead_to_a_ban() {
+        let eighth = NonZeroU64::new(8).map(Fleet::fixed).map(Arc::new);
+        let local = Arc::new(MemoryStore::new());
+        let counts = LocalCounts::new(local, eighth, Clock::system(), 100);
+        let penalty = Penalty::after(2, Duration::from_secs(60));
+        let policy = Policy::new("daily", Quota::per_day(8)).penalty(penalty);
+        let charge = policy.charge(Key::GLOBAL);
+        let decide = |units| counts.decide(&[charge.cost(units)]).expect("a decision");
+        for _ in 0..3 {
+            assert_eq!(decide(2).retry_after(), Some(RETRY));
+        }
+        assert!(decide(1).is_allowed());
+        // The share is used up, so these denials count.
+        let denied = [1, 1].map(|units| decide(units).states()[0].banned_until());
+        assert!(denied[0].is_none() && denied[1].is_some());
+    }
+}

@@ -143,7 +143,7 @@
 //! | only `k` of `n` instances lose Redis | `k` shares more |
 //! | a limit or tier changes during the outage, or between it and the merge | what was admitted under the new limit beyond the old share |
 //! | a fixed number of [`instances`] | at most `q + n - 1` |
-//! | a request costs more than a share | it is denied until Redis is back |
+//! | a request costs more than a share | it is denied until Redis is back, which does not count toward a ban |
 //! | an instance ends during the outage | its local charges are lost: up to one share more |
 //! | Redis decides on a key for an instance without local charges on it, before another instance has merged its own | those charges more |
 //! | an instance finds Redis available more than 2.5 s after another one, as on an overloaded machine | what it admitted locally, once more |

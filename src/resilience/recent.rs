@@ -433,4 +433,24 @@ mod tests {
         let again = recent.note_failed(&refused, at(120_000));
         assert!(again.is_none(), "it fails only now: {again:?}");
     }
+
+    #[test]
+    fn share_is_zero_after_a_pause_of_any_length() {
+        let refused = error(ErrorKind::Connect);
+        for pause in [12_000, 60_000, 3_600_000] {
+            let recent = RecentDecisions::new(at(0));
+            recent.look(at(900));
+            for millis in 1_000..1_400 {
+                recent.note_failed(&refused, at(millis));
+            }
+            assert_eq!(recent.affected(at(2_000)).0, 1.0);
+            let after = 1_400 + pause;
+            assert!(recent.look(at(after)).is_none(), "after {pause} ms");
+            assert_eq!(recent.affected(at(after)).0, 0.0);
+            recent.note_decided();
+            let change = recent.look_if_due(at(after + 1));
+            assert!(change.is_none(), "after {pause} ms");
+            assert!(recent.affected(at(after + 2_000)).0 < 0.01);
+        }
+    }
 }

@@ -28,7 +28,7 @@ use tokio::task::yield_now;
 use crate::{
     clock::{Clock, Timestamp},
     error::{Error, ErrorKind, Phase},
-    spawn,
+    home,
 };
 
 use super::{
@@ -249,7 +249,7 @@ fn report_slow(client: Arc<Client>, took: Duration) {
         let delay = now().since(began_at);
         client.report_reply(took.saturating_sub(delay), None);
     };
-    spawn::on_current(reporting);
+    home::spawn_lasting(Box::pin(reporting));
 }
 
 /// Checks the server by a reply: its clock each time, its eviction policy once, and whether it serves the slots.

@@ -27,8 +27,8 @@ use crate::{
     charge::Charge,
     clock::{Clock, Timestamp},
     diagnosis::{Code, SilencedCodes, Warning, WarningLog},
+    home,
     key::Key,
-    spawn,
     timer::timeout,
 };
 
@@ -138,7 +138,7 @@ impl ServerCheck {
     pub(in crate::remote) fn check_eviction(&self, mut connection: LaneConnection) {
         let warnings = Arc::clone(&self.warnings);
         // A server that refuses INFO is not warned about, and keeps its connection.
-        spawn::on_current(async move {
+        home::spawn_lasting(Box::pin(async move {
             let mut command = cmd("INFO");
             let reply = timeout(INFO_TIMEOUT, connection.send(command.arg("memory"))).await;
             if let Some(Ok(reply)) = reply
@@ -149,7 +149,7 @@ impl ServerCheck {
                     format!("the redis server evicts keys: maxmemory-policy is {policy}"),
                 ));
             }
-        });
+        }));
     }
 }
 
