@@ -440,7 +440,7 @@ impl RateLimiter {
     /// Returns a time by the clock of the store, such as one of a [`Standing`] or an explanation, as the wall clock shows it.
     ///
     /// The two differ for a store in process, if the wall clock was set since the process began or the machine was suspended:
-    /// see [`Clock`].
+    /// see [`Clock`](crate::clock::Clock).
     #[must_use]
     pub fn wall_time(&self, at: Timestamp) -> Timestamp {
         let list = self.store.blocks();
@@ -599,17 +599,14 @@ impl RateLimiter {
         policies: impl IntoIterator<Item = Policy>,
         recorders: Recorders,
     ) -> Result<Self, Error> {
-        let known = Arc::default();
         let holds = Arc::new(HoldRegistry::new(Arc::clone(&store)));
-        let settle: Settle = {
-            let holds = Arc::clone(&holds);
-            Arc::new(move |receipt| holds.settle(receipt))
-        };
+        let settling = Arc::clone(&holds);
+        let settle: Settle = Arc::new(move |receipt| settling.settle(receipt));
         let limiter = Self {
             bounded_store: store.deadline().map(|_| StoreId::of(&store)),
             blocks: Arc::new(BlockCheck::new(Arc::clone(&store), settle)),
             store,
-            known,
+            known: Arc::default(),
             holds,
             observer: DecisionObserver::with(recorders),
         };
