@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex, Once,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -20,31 +20,7 @@ use tollgate::{
     },
 };
 
-use crate::support::logged;
-
-/// A folder of one test, which is removed at its end.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new() -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("tollgate-watch-{}-{number}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        fs::create_dir_all(&path).expect("a folder");
-        Self(path)
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
+use crate::support::{Folder, logged};
 
 fn text(limit: u64) -> String {
     format!("rules:\n  - id: api\n    key: peer_ip\n    limit: {limit}/min\n")
@@ -217,7 +193,7 @@ async fn broken_file_is_refused_with_the_text_of_its_faults_and_the_next_good_on
 
 /// A file behind a link to its folder, and a function that replaces the link: nothing that is watched reports that.
 fn behind_a_replaced_link(folder: &Folder) -> (PathBuf, impl Fn(&str, &str)) {
-    let root = folder.0.clone();
+    let root = folder.root().to_path_buf();
     let place = move |release: &str, text: &str| {
         fs::create_dir(root.join(release)).expect("a folder");
         write(&root.join(release).join("rules.yaml"), text);
@@ -512,7 +488,7 @@ async fn swap_of_kubernetes_is_not_warned_of() {
         fs::remove_dir_all(folder.path(&old)).expect("the old one goes");
         until_limit(&mut states, limit).await;
     }
-    let own = folder.0.display().to_string();
+    let own = folder.root().display().to_string();
     let mut warnings = WARNINGS.0.lock().expect("no test panics here").clone();
     warnings.retain(|warning| warning.contains(&own));
     assert_eq!(warnings, [""; 0]);

@@ -1,15 +1,10 @@
 //! The gateway as a process, with its two addresses and what it printed.
 
 use std::{
-    fs,
     io::{BufRead, BufReader, Read},
     net::SocketAddr,
-    path::PathBuf,
     process::{Child, Command, Stdio},
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, Mutex, PoisonError},
     thread,
     time::{Duration, Instant},
 };
@@ -202,34 +197,5 @@ impl Operator {
         );
         self.client.send(&request).await;
         self.client.receive().await
-    }
-}
-
-// === Folder ===
-
-/// A folder with a rule file, which is removed at the end.
-pub(super) struct Folder(PathBuf);
-
-impl Folder {
-    pub(super) fn new() -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("tollgate-gateway-{}-{number}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        fs::create_dir_all(&path).expect("a folder");
-        Self(path)
-    }
-
-    /// Writes the rule file, and returns its path.
-    pub(super) fn write(&self, text: &str) -> PathBuf {
-        let path = self.0.join("rules.yaml");
-        fs::write(&path, text).expect("it can be written");
-        path
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
