@@ -17,7 +17,7 @@ use tollgate::{
     clock::Clock,
     remote::{RedisStore, Script},
     state::{CountedBy, Outcome, PolicyState},
-    store::{Merge, Store},
+    store::{Charge, Merge, Store},
 };
 
 use crate::support::{Mode, Proxy, Server};
@@ -66,6 +66,15 @@ pub(crate) fn fleet(server: &Server, instances: usize) -> Vec<RateLimiter> {
     instances
         .map(|built| built.expect("a usable limiter"))
         .collect()
+}
+
+/// Returns the only instance of a fleet, which reaches the server through a proxy.
+async fn acquainted_by_proxy(server: &Server) -> (Proxy, [RateLimiter; 1]) {
+    let proxy = Proxy::start(server.address()).await;
+    let limiter = RateLimiter::builder().redis(proxy.url()).deadline(DEADLINE);
+    let one = [limiter.build().expect("a usable limiter")];
+    until_acquainted(&one).await;
+    (proxy, one)
 }
 
 /// A policy that nothing else uses.
@@ -127,6 +136,16 @@ async fn admitted(fleet: &[RateLimiter], policy: &Policy, key: Key, requests: u6
             let decision = one.check(&[policy.charge(key)]).await.expect("a decision");
             *admitted += u64::from(decision.is_allowed());
         }
+    }
+    admitted
+}
+
+/// Makes this many requests that two policies charge. Returns the number that is admitted.
+async fn admitted_by_both(one: &RateLimiter, charges: [Charge<'_>; 2], requests: u64) -> u64 {
+    let mut admitted = 0;
+    for _ in 0..requests {
+        let decision = one.check(&charges).await.expect("a decision");
+        admitted += u64::from(decision.is_allowed());
     }
     admitted
 }
@@ -686,24 +705,15 @@ async fn first_instance_back_stays_within_its_share<F: Future<Output = u64>>(
 #[tokio::test]
 async fn request_that_the_share_of_one_policy_denies_takes_nothing_from_the_share_of_another() {
     let server = Server::start();
-    let proxy = Proxy::start(server.address()).await;
-    let limiter = RateLimiter::builder().redis(proxy.url()).deadline(DEADLINE);
-    let one = [limiter.build().expect("a usable limiter")];
-    until_acquainted(&one).await;
+    let (proxy, one) = acquainted_by_proxy(&server).await;
     let all = Policy::new("all", Quota::per_day(40)).algorithm(Algorithm::SlidingLog);
     let user = Policy::new("user", Quota::per_day(2)).algorithm(Algorithm::SlidingLog);
     let started = Instant::now();
     for round in 0.. {
         let key = Key::new(format!("service{round}"));
         let [ada, bob] = ["ada", "bob"].map(|user| Key::new(format!("{user}{round}")));
-        let allowed = async |who: Key, requests: usize| {
-            let mut allowed = 0;
-            for _ in 0..requests {
-                let charges = [all.charge(key), user.charge(who)];
-                let decision = one[0].check(&charges).await.expect("a decision");
-                allowed += usize::from(decision.is_allowed());
-            }
-            allowed
+        let allowed = |who: Key, requests| {
+            admitted_by_both(&one[0], [all.charge(key), user.charge(who)], requests)
         };
         proxy.set(Mode::BlackHole);
         until_degraded(&one).await;
@@ -727,10 +737,7 @@ async fn request_that_the_share_of_one_policy_denies_takes_nothing_from_the_shar
 #[tokio::test]
 async fn share_is_granted_once_while_redis_comes_and_goes() {
     let server = Server::start();
-    let proxy = Proxy::start(server.address()).await;
-    let limiter = RateLimiter::builder().redis(proxy.url()).deadline(DEADLINE);
-    let one = [limiter.build().expect("a usable limiter")];
-    until_acquainted(&one).await;
+    let (proxy, one) = acquainted_by_proxy(&server).await;
     let started = Instant::now();
     let mut policies = rate_policies(10).into_iter();
     let mut next = policies.next();
@@ -777,14 +784,8 @@ async fn request_that_redis_denies_takes_nothing_from_a_share() {
     for round in 0.. {
         let key = Key::new(format!("service{round}"));
         let [ada, bob] = ["ada", "bob"].map(|user| Key::new(format!("{user}{round}")));
-        let allowed = async |who: Key, requests: usize| {
-            let mut allowed = 0;
-            for _ in 0..requests {
-                let charges = [all.charge(key), user.charge(who)];
-                let decision = one[0].check(&charges).await.expect("a decision");
-                allowed += usize::from(decision.is_allowed());
-            }
-            allowed
+        let allowed = |who: Key, requests| {
+            admitted_by_both(&one[0], [all.charge(key), user.charge(who)], requests)
         };
         proxy.set(Mode::BlackHole);
         until_degraded(&one).await;
@@ -828,10 +829,7 @@ async fn key_that_is_reset_while_it_is_decided_starts_an_outage_with_a_full_shar
 #[tokio::test]
 async fn charge_of_a_decision_that_failed_is_merged_before_the_next_one() {
     let server = Server::start();
-    let proxy = Proxy::start(server.address()).await;
-    let limiter = RateLimiter::builder().redis(proxy.url()).deadline(DEADLINE);
-    let one = [limiter.build().expect("a usable limiter")];
-    until_acquainted(&one).await;
+    let (proxy, one) = acquainted_by_proxy(&server).await;
     let policy = Policy::new("once", Quota::per_day(1));
     for round in 0..4 {
         let key = Key::new(format!("ada{round}"));
@@ -927,13 +925,10 @@ async fn until_nothing_is_pending(one: &RateLimiter) {
 #[tokio::test]
 async fn merge_whose_reply_is_lost_is_sent_again_and_made_once() {
     let server = Server::start();
-    let proxy = Proxy::start(server.address()).await;
-    let limiter = RateLimiter::builder().redis(proxy.url()).deadline(DEADLINE);
-    let one = [limiter.build().expect("a usable limiter")];
+    let (proxy, one) = acquainted_by_proxy(&server).await;
     let policy = Policy::new("daily", Quota::per_day(100))
         .algorithm(Algorithm::FixedWindow(WindowStart::FirstHit));
     let key = Key::new("ada");
-    until_acquainted(&one).await;
     assert_eq!(admitted(&one, &policy, key, 10).await, [10]);
     let used = 10 + merge_without_reply(&server, &proxy, &one, (&policy, key)).await;
     proxy.set(Mode::Pass);
@@ -950,10 +945,7 @@ async fn merge_whose_reply_is_lost_is_sent_again_and_made_once() {
 async fn merge_that_the_server_has_lost_is_sent_again_with_the_usage_before_it() {
     let lose = async |policy: Policy| {
         let (mut server, key) = (Server::start(), Key::new("ada"));
-        let proxy = Proxy::start(server.address()).await;
-        let limiter = RateLimiter::builder().redis(proxy.url()).deadline(DEADLINE);
-        let one = [limiter.build().expect("a usable limiter")];
-        until_acquainted(&one).await;
+        let (proxy, one) = acquainted_by_proxy(&server).await;
         assert_eq!(admitted(&one, &policy, key, 60).await, [60]);
         let used = 60 + merge_without_reply(&server, &proxy, &one, (&policy, key)).await;
         server.restart();
