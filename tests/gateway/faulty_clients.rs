@@ -193,7 +193,7 @@ async fn status(gateway: &Gateway, request: &str) -> String {
     String::from_utf8_lossy(&start[9..]).into_owned()
 }
 
-const FORGED: [&str; 29] = [
+const FORGED: [&str; 33] = [
     "forwarded",
     "proxy",
     "x-forwarded",
@@ -217,6 +217,10 @@ const FORGED: [&str; 29] = [
     "x-cluster-client-ip",
     "true-client-ip",
     "cf-connecting-ip",
+    "cloudfront-viewer-address",
+    "fly-client-ip",
+    "remote-user",
+    "x-remote-user",
     "x-original-url",
     "x-rewrite-url",
     "x-http-method",
