@@ -26,21 +26,18 @@ pub(super) struct Gateway {
 
 impl Gateway {
     pub(super) fn start(options: &[&str]) -> Self {
-        Self::run(gateway(options))
+        Self::run(gateway(&[&ON_FREE_PORTS, options].concat()))
     }
 
     /// Starts a gateway that takes the rules and keeps the counts in this Redis.
     pub(super) fn start_shared(options: &[&str], redis_url: &str) -> Self {
-        let mut command = gateway(options);
+        let mut command = gateway(&[&ON_FREE_PORTS, options].concat());
         command.arg("--shared-rules").env("REDIS_URL", redis_url);
         Self::run(command)
     }
 
     fn run(mut command: Command) -> Self {
-        command
-            .args(["--listen", "127.0.0.1:0", "--operations", "127.0.0.1:0"])
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("it runs");
         let errors = child.stderr.take().expect("it is piped");
         let log = Arc::new(Mutex::new(String::new()));
@@ -147,6 +144,9 @@ fn gateway(options: &[&str]) -> Command {
         .env_remove("DASHBOARD_WRITE_TOKEN");
     command
 }
+
+/// A later option replaces an earlier one.
+const ON_FREE_PORTS: [&str; 4] = ["--listen", "127.0.0.1:0", "--operations", "127.0.0.1:0"];
 
 fn lock(log: &Mutex<String>) -> std::sync::MutexGuard<'_, String> {
     log.lock().unwrap_or_else(PoisonError::into_inner)
