@@ -421,7 +421,8 @@ async fn file_cannot_write_log_lines_of_its_own_or_long_ones() {
     let many: String = (0..9_000)
         .map(|number| format!("unknown_field_{number}: 1\n"))
         .collect();
-    for broken in [format!("{forged}\n"), format!("{many}{forged}\n")] {
+    let escapes = format!("\"{}\": 1\n", r"\e".repeat(2_000));
+    for broken in [format!("{forged}\n"), format!("{many}{forged}\n"), escapes] {
         logged();
         write(&path, &broken);
         let error = rules.reload().await.expect_err("broken").to_string();
@@ -429,6 +430,7 @@ async fn file_cannot_write_log_lines_of_its_own_or_long_ones() {
             let is_fault =
                 line.starts_with(&*path.display().to_string()) || line.starts_with("and ");
             assert!(is_fault && !line.chars().any(char::is_control), "{line:?}");
+            assert!(line.len() < 2_048, "{}", line.len());
         }
         assert!(error.len() < 150_000, "{}", error.len());
         let lines = logged();
