@@ -171,7 +171,7 @@ impl Reloader {
         ))
     }
 
-    /// Takes a version of which this was parsed.
+    /// Takes a version, whose text was parsed with this result.
     ///
     /// # Errors
     ///
