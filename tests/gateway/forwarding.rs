@@ -111,13 +111,7 @@ async fn backend_that_is_down_is_502_until_it_is_back() {
 #[tokio::test]
 async fn client_that_leaves_in_its_upload_does_not_make_the_backend_look_down() {
     let (gateway, backend) = gateway_and_backend(&[]).await;
-    let client = client_sending(
-        &gateway,
-        "POST / HTTP/1.1\r\nhost: test\r\ncontent-length: 100\r\n\r\nhalf",
-    )
-    .await;
-    let (mut stream, _) = received(&backend, "half").await;
-    drop(client);
+    let mut stream = abandoned_upload(&gateway, &backend).await;
     // The gateway does not keep the connection of the broken upload.
     let rest = tokio::time::timeout(PATIENCE, stream.read(&mut [0])).await;
     assert!(matches!(rest.expect("closed in time"), Ok(0) | Err(_)));
@@ -166,6 +160,15 @@ pub(super) async fn received(backend: &TcpListener, end: &str) -> (TcpStream, St
     let (mut stream, _) = backend.accept().await.expect("a connection");
     let text = read_until(&mut stream, end).await;
     (stream, text)
+}
+
+/// Sends half an upload, and hangs up. Returns the connection at the backend.
+pub(super) async fn abandoned_upload(gateway: &Gateway, backend: &TcpListener) -> TcpStream {
+    let head = "POST / HTTP/1.1\r\nhost: test\r\ncontent-length: 100\r\n\r\nhalf";
+    let client = client_sending(gateway, head).await;
+    let (stream, _) = received(backend, "half").await;
+    drop(client);
+    stream
 }
 
 /// Responds with 200 to the next request at the backend.

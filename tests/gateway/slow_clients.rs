@@ -17,7 +17,7 @@ use tokio::{
 
 use super::{
     PATIENCE,
-    forwarding::{client_sending, read_until, received, serve_one, write},
+    forwarding::{abandoned_upload, client_sending, read_until, received, serve_one, write},
     get_as,
     process::Gateway,
 };
@@ -122,13 +122,7 @@ async fn client_that_hangs_up_keeps_its_slot_until_the_backend_has_answered() {
 #[tokio::test]
 async fn client_that_hangs_up_in_its_upload_frees_its_slot() {
     let (_folder, gateway, backend) = gateway_with_one_slot_and_backend().await;
-    let client = client_sending(
-        &gateway,
-        "POST / HTTP/1.1\r\nhost: test\r\ncontent-length: 100\r\n\r\nhalf",
-    )
-    .await;
-    let (mut stream, _) = received(&backend, "half").await;
-    drop(client);
+    let mut stream = abandoned_upload(&gateway, &backend).await;
     until_closed(&mut stream).await;
     until_free_at(&gateway, &backend).await;
 }
