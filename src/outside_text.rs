@@ -10,27 +10,33 @@
 
 #[cfg(feature = "tracing")]
 use std::fmt;
-use std::fmt::Write as _;
+use std::{borrow::Cow, fmt::Write as _};
 
 /// Returns the text on one line, without its middle if it is longer than `most` bytes.
 pub(crate) fn shown(text: &str, most: usize) -> String {
-    let mut line = String::with_capacity(text.len().min(most));
+    // Before, so that little is escaped; and after, because escapes are longer than what they stand for.
+    let mut line = String::new();
+    escape(&shortened(text, most), &mut line);
+    shortened(&line, most).into_owned()
+}
+
+fn shortened(text: &str, most: usize) -> Cow<'_, str> {
     if text.len() <= most {
-        escape(text, &mut line);
-        return line;
+        return Cow::Borrowed(text);
     }
-    let (mut end, mut start) = (most / 2, text.len() - most / 2);
+    let half = most.saturating_sub(GAP.len()) / 2;
+    let (mut end, mut start) = (half, text.len() - half);
     while !text.is_char_boundary(end) {
         end -= 1;
     }
     while !text.is_char_boundary(start) {
         start += 1;
     }
-    escape(&text[..end], &mut line);
-    line.push_str(" .. ");
-    escape(&text[start..], &mut line);
-    line
+    Cow::Owned([&text[..end], GAP, &text[start..]].concat())
 }
+
+/// In place of the middle.
+const GAP: &str = " .. ";
 
 /// Formats a value of a log event as [`shown`] does, within [`MOST_LOGGED`](Self::MOST_LOGGED) bytes.
 #[cfg(feature = "tracing")]
@@ -93,8 +99,11 @@ mod tests {
     #[test]
     fn long_text_loses_its_middle_whatever_its_characters_are() {
         assert_eq!(shown("0123456789", 10), "0123456789");
-        assert_eq!(shown("0123456789x", 10), "01234 .. 6789x");
-        assert_eq!(shown("ééééééé", 10), "éé .. éé");
-        assert!(shown(&"\u{1b}".repeat(1 << 20), 100).len() < 700);
+        assert_eq!(shown("0123456789x", 10), "012 .. 89x");
+        assert_eq!(shown("ééééééé", 14), "ééééééé");
+        assert_eq!(shown("éééééééé", 14), "éé .. éé");
+        for count in [90, 1 << 20] {
+            assert!(shown(&"\u{1b}".repeat(count), 100).len() <= 100);
+        }
     }
 }

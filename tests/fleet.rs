@@ -68,6 +68,15 @@ pub(crate) fn fleet(server: &Server, instances: usize) -> Vec<RateLimiter> {
         .collect()
 }
 
+/// Returns the only instance of a fleet, which reaches the server through a proxy.
+async fn acquainted_by_proxy(server: &Server) -> (Proxy, [RateLimiter; 1]) {
+    let proxy = Proxy::start(server.address()).await;
+    let limiter = RateLimiter::builder().redis(proxy.url()).deadline(DEADLINE);
+    let one = [limiter.build().expect("a usable limiter")];
+    until_acquainted(&one).await;
+    (proxy, one)
+}
+
 /// A policy that nothing else uses.
 pub(crate) fn idle() -> Policy {
     Policy::new("idle", Quota::per_second(1_000_000))
@@ -124,17 +133,21 @@ async fn admitted(fleet: &[RateLimiter], policy: &Policy, key: Key, requests: u6
     let mut admitted = vec![0; fleet.len()];
     for _ in 0..requests {
         for (one, admitted) in fleet.iter().zip(&mut admitted) {
-            *admitted += admitted_together(one, &[policy.charge(key)], 1).await;
+            *admitted += admitted_together(one, [policy.charge(key)], 1).await;
         }
     }
     admitted
 }
 
-/// Makes this many requests with the same charges on an instance. Returns the number that it admitted.
-async fn admitted_together(one: &RateLimiter, charges: &[Charge<'_>], requests: u64) -> u64 {
+/// Makes this many requests with the same charges on an instance. Returns the number that is admitted.
+async fn admitted_together<const N: usize>(
+    one: &RateLimiter,
+    charges: [Charge<'_>; N],
+    requests: u64,
+) -> u64 {
     let mut admitted = 0;
     for _ in 0..requests {
-        let decision = one.check(charges).await.expect("a decision");
+        let decision = one.check(&charges).await.expect("a decision");
         admitted += u64::from(decision.is_allowed());
     }
     admitted
@@ -695,19 +708,15 @@ async fn first_instance_back_stays_within_its_share<F: Future<Output = u64>>(
 #[tokio::test]
 async fn request_that_the_share_of_one_policy_denies_takes_nothing_from_the_share_of_another() {
     let server = Server::start();
-    let proxy = Proxy::start(server.address()).await;
-    let limiter = RateLimiter::builder().redis(proxy.url()).deadline(DEADLINE);
-    let one = [limiter.build().expect("a usable limiter")];
-    until_acquainted(&one).await;
+    let (proxy, one) = acquainted_by_proxy(&server).await;
     let all = Policy::new("all", Quota::per_day(40)).algorithm(Algorithm::SlidingLog);
     let user = Policy::new("user", Quota::per_day(2)).algorithm(Algorithm::SlidingLog);
     let started = Instant::now();
     for round in 0.. {
         let key = Key::new(format!("service{round}"));
         let [ada, bob] = ["ada", "bob"].map(|user| Key::new(format!("{user}{round}")));
-        let allowed = async |who: Key, requests: u64| {
-            let charges = [all.charge(key), user.charge(who)];
-            admitted_together(&one[0], &charges, requests).await
+        let allowed = |who: Key, requests| {
+            admitted_together(&one[0], [all.charge(key), user.charge(who)], requests)
         };
         proxy.set(Mode::BlackHole);
         until_degraded(&one).await;
@@ -731,10 +740,7 @@ async fn request_that_the_share_of_one_policy_denies_takes_nothing_from_the_shar
 #[tokio::test]
 async fn share_is_granted_once_while_redis_comes_and_goes() {
     let server = Server::start();
-    let proxy = Proxy::start(server.address()).await;
-    let limiter = RateLimiter::builder().redis(proxy.url()).deadline(DEADLINE);
-    let one = [limiter.build().expect("a usable limiter")];
-    until_acquainted(&one).await;
+    let (proxy, one) = acquainted_by_proxy(&server).await;
     let started = Instant::now();
     let mut policies = rate_policies(10).into_iter();
     let mut next = policies.next();
@@ -781,9 +787,8 @@ async fn request_that_redis_denies_takes_nothing_from_a_share() {
     for round in 0.. {
         let key = Key::new(format!("service{round}"));
         let [ada, bob] = ["ada", "bob"].map(|user| Key::new(format!("{user}{round}")));
-        let allowed = async |who: Key, requests: u64| {
-            let charges = [all.charge(key), user.charge(who)];
-            admitted_together(&one[0], &charges, requests).await
+        let allowed = |who: Key, requests| {
+            admitted_together(&one[0], [all.charge(key), user.charge(who)], requests)
         };
         proxy.set(Mode::BlackHole);
         until_degraded(&one).await;
@@ -827,10 +832,7 @@ async fn key_that_is_reset_while_it_is_decided_starts_an_outage_with_a_full_shar
 #[tokio::test]
 async fn charge_of_a_decision_that_failed_is_merged_before_the_next_one() {
     let server = Server::start();
-    let proxy = Proxy::start(server.address()).await;
-    let limiter = RateLimiter::builder().redis(proxy.url()).deadline(DEADLINE);
-    let one = [limiter.build().expect("a usable limiter")];
-    until_acquainted(&one).await;
+    let (proxy, one) = acquainted_by_proxy(&server).await;
     let policy = Policy::new("once", Quota::per_day(1));
     for round in 0..4 {
         let key = Key::new(format!("ada{round}"));
@@ -926,13 +928,10 @@ async fn until_nothing_is_pending(one: &RateLimiter) {
 #[tokio::test]
 async fn merge_whose_reply_is_lost_is_sent_again_and_made_once() {
     let server = Server::start();
-    let proxy = Proxy::start(server.address()).await;
-    let limiter = RateLimiter::builder().redis(proxy.url()).deadline(DEADLINE);
-    let one = [limiter.build().expect("a usable limiter")];
+    let (proxy, one) = acquainted_by_proxy(&server).await;
     let policy = Policy::new("daily", Quota::per_day(100))
         .algorithm(Algorithm::FixedWindow(WindowStart::FirstHit));
     let key = Key::new("ada");
-    until_acquainted(&one).await;
     assert_eq!(admitted(&one, &policy, key, 10).await, [10]);
     let used = 10 + merge_without_reply(&server, &proxy, &one, (&policy, key)).await;
     proxy.set(Mode::Pass);
@@ -949,10 +948,7 @@ async fn merge_whose_reply_is_lost_is_sent_again_and_made_once() {
 async fn merge_that_the_server_has_lost_is_sent_again_with_the_usage_before_it() {
     let lose = async |policy: Policy| {
         let (mut server, key) = (Server::start(), Key::new("ada"));
-        let proxy = Proxy::start(server.address()).await;
-        let limiter = RateLimiter::builder().redis(proxy.url()).deadline(DEADLINE);
-        let one = [limiter.build().expect("a usable limiter")];
-        until_acquainted(&one).await;
+        let (proxy, one) = acquainted_by_proxy(&server).await;
         assert_eq!(admitted(&one, &policy, key, 60).await, [60]);
         let used = 60 + merge_without_reply(&server, &proxy, &one, (&policy, key)).await;
         server.restart();

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use self::process::{Gateway, failure};
-use crate::support::Client;
+use crate::support::{Client, Folder};
 
 #[tokio::test]
 async fn one_command_shows_the_limits_under_load() {
@@ -118,8 +118,11 @@ async fn client_of_a_forbidden_network_is_rejected_behind_a_proxy() {
 async fn failed_starts_say_what_to_do() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let taken_address = taken.local_addr().expect("an address").to_string();
-    let folder = process::Folder::new();
-    let broken = folder.write("rules: [{ id: api, key: peer-ip, limit: 5/s }]");
+    let folder = Folder::new();
+    let broken = folder.write(
+        "rules.yaml",
+        "rules: [{ id: api, key: peer-ip, limit: 5/s }]",
+    );
     let broken = broken.to_str().expect("text");
     for (options, said) in [
         (

@@ -212,6 +212,18 @@ const SHAPES: &[Shape] = &[
             ),
         )
     }),
+    ("one path of many segments", |_| {
+        (
+            Format::Yaml,
+            repeated(&format!("{RULE}  path: \""), |_| "/a".into(), "\"\n"),
+        )
+    }),
+    ("many paths without a fault", |_| {
+        (
+            Format::Yaml,
+            repeated(&format!("{RULE}  path:\n"), |_| "  - /a/b\n".into(), ""),
+        )
+    }),
     ("one text of quotes and escapes", |_| {
         (
             Format::Yaml,

@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex, Once,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -20,31 +20,7 @@ use tollgate::{
     },
 };
 
-use crate::support::logged;
-
-/// A folder of one test, which is removed at its end.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new() -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("tollgate-watch-{}-{number}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        fs::create_dir_all(&path).expect("a folder");
-        Self(path)
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
+use crate::support::{Folder, logged};
 
 fn text(limit: u64) -> String {
     format!("rules:\n  - id: api\n    key: peer_ip\n    limit: {limit}/min\n")
@@ -217,7 +193,7 @@ async fn broken_file_is_refused_with_the_text_of_its_faults_and_the_next_good_on
 
 /// A file behind a link to its folder, and a function that replaces the link: nothing that is watched reports that.
 fn behind_a_replaced_link(folder: &Folder) -> (PathBuf, impl Fn(&str, &str)) {
-    let root = folder.0.clone();
+    let root = folder.root().to_path_buf();
     let place = move |release: &str, text: &str| {
         fs::create_dir(root.join(release)).expect("a folder");
         write(&root.join(release).join("rules.yaml"), text);
@@ -448,7 +424,8 @@ async fn file_cannot_write_log_lines_of_its_own_or_long_ones() {
     let many: String = (0..9_000)
         .map(|number| format!("unknown_field_{number}: 1\n"))
         .collect();
-    for broken in [format!("{forged}\n"), format!("{many}{forged}\n")] {
+    let escapes = format!("\"{}\": 1\n", r"\e".repeat(2_000));
+    for broken in [format!("{forged}\n"), format!("{many}{forged}\n"), escapes] {
         logged();
         write(&path, &broken);
         let error = rules.reload().await.expect_err("broken").to_string();
@@ -456,6 +433,7 @@ async fn file_cannot_write_log_lines_of_its_own_or_long_ones() {
             let is_fault =
                 line.starts_with(&*path.display().to_string()) || line.starts_with("and ");
             assert!(is_fault && !line.chars().any(char::is_control), "{line:?}");
+            assert!(line.len() < 2_048, "{}", line.len());
         }
         assert!(error.len() < 150_000, "{}", error.len());
         let lines = logged();
@@ -528,7 +506,7 @@ async fn swap_of_kubernetes_is_not_warned_of() {
         fs::remove_dir_all(folder.path(&old)).expect("the old one goes");
         until_limit(&mut states, limit).await;
     }
-    let own = folder.0.display().to_string();
+    let own = folder.root().display().to_string();
     let mut warnings = WARNINGS.0.lock().expect("no test panics here").clone();
     warnings.retain(|warning| warning.contains(&own));
     assert_eq!(warnings, [""; 0]);

@@ -13,19 +13,20 @@ use std::{
     env, fs,
     io::{BufRead, BufReader, Read, Write},
     net::{SocketAddr, TcpStream},
-    os::unix::net::UnixStream,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    sync::atomic::{AtomicU64, Ordering},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use axum::{Router, routing::get};
 use http::uri::PathAndQuery;
 use tollgate::matching::{Match, PathPattern};
 
-use crate::{spellings::steps::STEPS, support::Random};
+use crate::{
+    spellings::steps::STEPS,
+    support::{Nginx, Random},
+};
 
 #[test]
 fn no_spelling_that_axum_serves_is_missed() {
@@ -41,43 +42,26 @@ fn no_spelling_that_axum_serves_is_missed() {
         tokio::spawn(async move { axum::serve(listener, app).await });
         address
     });
-    assert_none_is_missed("axum", &Target::Tcp(address));
+    assert_none_is_missed("axum", address);
 }
 
 #[test]
 fn no_spelling_that_flask_serves_is_missed() {
     let backend = flask();
-    assert_none_is_missed("Flask", &backend.target());
+    assert_none_is_missed("Flask", backend.address());
 }
 
 #[test]
 fn no_spelling_that_nginx_serves_is_missed() {
-    let folder = Folder::new();
-    let text = fs::read_to_string(file("nginx.conf")).expect("it is in the repository");
-    let path = folder.0.to_str().expect("text");
-    let conf = folder.0.join("nginx.conf");
-    fs::write(&conf, text.replace("FOLDER", path)).expect("it can be written");
-    let mut command = Command::new("nginx");
-    command.arg("-p").arg(path).arg("-c").arg(conf);
-    let child = command.stderr(Stdio::null()).spawn();
-    let _backend = Backend {
-        child: child.expect("nginx is installed: see tests/run.sh"),
-        port: 0,
-    };
-    let socket = folder.0.join("nginx.sock");
-    let deadline = Instant::now() + PATIENCE;
-    while UnixStream::connect(&socket).is_err() {
-        assert!(Instant::now() < deadline, "nginx does not listen");
-        thread::sleep(Duration::from_millis(5));
-    }
-    assert_none_is_missed("nginx", &Target::Unix(socket));
+    let nginx = Nginx::start(NGINX);
+    assert_none_is_missed("nginx", nginx.address());
 }
 
 #[test]
 #[ignore = "needs Java and Jetty, which take minutes to install: see the head of the file"]
 fn no_spelling_that_jetty_serves_is_missed() {
     let backend = jetty();
-    assert_none_is_missed("Jetty", &backend.target());
+    assert_none_is_missed("Jetty", backend.address());
 }
 
 pub(crate) fn flask() -> Backend {
@@ -104,12 +88,12 @@ pub(crate) fn jetty() -> Backend {
 }
 
 /// Sends random spellings, and compares each that is served with the pattern of its route.
-fn assert_none_is_missed(server: &str, target: &Target) {
+fn assert_none_is_missed(server: &str, address: SocketAddr) {
     let count =
         env::var("TOLLGATE_SPELLINGS").map_or(4_000, |count| count.parse().expect("a number"));
     let found: Vec<Found> = thread::scope(|scope| {
         let threads: Vec<_> = (0..THREADS)
-            .map(|number| scope.spawn(move || search(target, number, count / THREADS)))
+            .map(|number| scope.spawn(move || search(address, number, count / THREADS)))
             .collect();
         let found = threads
             .into_iter()
@@ -149,7 +133,7 @@ struct Found {
     paths: Vec<(String, &'static str)>,
 }
 
-fn search(target: &Target, seed: u64, count: u64) -> Found {
+fn search(address: SocketAddr, seed: u64, count: u64) -> Found {
     let mut random = Random(seed);
     let mut client = None;
     let mut found = Found::default();
@@ -161,7 +145,7 @@ fn search(target: &Target, seed: u64, count: u64) -> Found {
         let Ok(parsed) = PathAndQuery::try_from(path.as_str()) else {
             continue;
         };
-        let Some(body) = ask(&mut client, target, &path) else {
+        let Some(body) = ask(&mut client, address, &path) else {
             continue;
         };
         let Some((name, pattern)) = patterns.iter().find(|(name, _)| *name == body) else {
@@ -195,13 +179,13 @@ fn spelling(random: &mut Random) -> String {
 }
 
 /// Sends one request, and returns the body of a response with status 200.
-fn ask(client: &mut Option<Box<dyn Stream>>, target: &Target, path: &str) -> Option<String> {
-    let stream = client.get_or_insert_with(|| target.connect());
+fn ask(client: &mut Option<TcpStream>, address: SocketAddr, path: &str) -> Option<String> {
+    let stream = client.get_or_insert_with(|| connect(address));
     let request = format!("GET {path} HTTP/1.1\r\nhost: test\r\n\r\n");
     let response = stream
         .write_all(request.as_bytes())
         .ok()
-        .and_then(|()| response(&mut **stream));
+        .and_then(|()| response(stream));
     let Some((head, body)) = response else {
         *client = None;
         return None;
@@ -213,7 +197,7 @@ fn ask(client: &mut Option<Box<dyn Stream>>, target: &Target, path: &str) -> Opt
 }
 
 /// Reads a response: its head in lower case, and its body. `None` if the connection ends before.
-fn response(stream: &mut dyn Stream) -> Option<(String, String)> {
+fn response(stream: &mut TcpStream) -> Option<(String, String)> {
     let mut read = Vec::new();
     let mut buffer = [0; 4_096];
     loop {
@@ -233,31 +217,11 @@ fn response(stream: &mut dyn Stream) -> Option<(String, String)> {
     }
 }
 
-trait Stream: Read + Write {}
-
-impl<S: Read + Write> Stream for S {}
-
-enum Target {
-    Tcp(SocketAddr),
-    Unix(PathBuf),
-}
-
-impl Target {
-    fn connect(&self) -> Box<dyn Stream> {
-        match self {
-            Self::Tcp(address) => {
-                let stream = TcpStream::connect(address).expect("it listens");
-                stream.set_nodelay(true).expect("a setting");
-                stream.set_read_timeout(Some(PATIENCE)).expect("a setting");
-                Box::new(stream)
-            }
-            Self::Unix(path) => {
-                let stream = UnixStream::connect(path).expect("it listens");
-                stream.set_read_timeout(Some(PATIENCE)).expect("a setting");
-                Box::new(stream)
-            }
-        }
-    }
+fn connect(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).expect("it listens");
+    stream.set_nodelay(true).expect("a setting");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a setting");
+    stream
 }
 
 /// A server that prints its port, and is killed when it is dropped.
@@ -283,35 +247,12 @@ impl Backend {
     pub(crate) fn address(&self) -> SocketAddr {
         SocketAddr::from(([127, 0, 0, 1], self.port))
     }
-
-    fn target(&self) -> Target {
-        Target::Tcp(self.address())
-    }
 }
 
 impl Drop for Backend {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-    }
-}
-
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new() -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("tollgate-served-{}-{number}", std::process::id());
-        let path = env::temp_dir().join(name);
-        fs::create_dir_all(&path).expect("a folder");
-        Self(path)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
 
@@ -359,6 +300,22 @@ const ROUTES: [(&str, &str, &str, &str); 10] = [
         "/upload/avatar",
     ),
 ];
+
+/// The routes of nginx.
+const NGINX: &str = r"
+keepalive_requests 10000000;
+location = /admin/secret { return 200 admin; }
+location ~* ^/login/?$ { return 200 login; }
+location ~ ^/users/[^/]+/files$ { return 200 users; }
+location /static/ { return 200 static; }
+location = /api/v1/orders { return 200 orders; }
+location = /health { return 200 health; }
+location ~* ^/reports/2024$ { return 200 reports; }
+location = /account/settings/ { return 200 account; }
+location ~ ^/search/*$ { return 200 search; }
+location = /upload/avatar { return 200 upload; }
+location / { return 404; }
+";
 
 /// What clients might write as well.
 const NOISE: [&str; 28] = [

@@ -2,6 +2,7 @@
 
 pub(crate) mod steps;
 
+use allocation_counter::measure;
 use http::{Method, Request, request::Parts};
 use proptest::{collection::vec, prelude::*};
 use tollgate::matching::{
@@ -97,6 +98,30 @@ proptest! {
             }
         }
         prop_assert_ne!(matched(&PathPattern::new(pattern), &path), Match::Miss, "{} {:#?}", pattern, taken);
+    }
+}
+
+// Regression: a pattern of eight segments did, if the path has several readings.
+#[test]
+fn short_path_is_matched_without_an_allocation() {
+    let exact = PathPattern::new("/a/b/c/d/e/f/g/h");
+    let prefix = PathPattern::prefix("/a/{id}/c/d/e/f/g/h");
+    let (escaped, plain) = ("%C3%A9".repeat(21), "x".repeat(255));
+    for path in [
+        "/a/b/c/d/e/f/g/h",
+        "/a/b/c/d/e/f/g/H/",
+        "/%61/b/c/d/e/f/g/h",
+        "/a/b/c/d/e/f/g/h;x=1",
+        "/a/b/c/d/../f/g/h",
+        &format!("/{escaped}"),
+        &format!("/{plain}"),
+    ] {
+        for pattern in [&exact, &prefix] {
+            let info = measure(|| {
+                std::hint::black_box(matched(pattern, path));
+            });
+            assert_eq!(info.count_total, 0, "{path}");
+        }
     }
 }
 

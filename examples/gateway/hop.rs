@@ -15,7 +15,8 @@ use http::{
 /// Returns the request as the backend gets it.
 ///
 /// `Host` is that of the backend; the client's is in `X-Forwarded-Host`. A peer that is a trusted proxy names the client in
-/// `X-Forwarded-For`, and its scheme in `X-Forwarded-Proto`. No other header arrives that backends take from a proxy alone.
+/// `X-Forwarded-For`, and its scheme in `X-Forwarded-Proto`. Other headers that backends take from a proxy alone do not
+/// arrive: see [`CLAIMS`].
 ///
 /// # Errors
 ///
@@ -173,10 +174,12 @@ const HOP_BY_HOP: [HeaderName; 9] = [
 ];
 /// Addresses, users and URLs that backends believe, and methods in place of the one that the limits have seen. `Forwarded`
 /// could contradict `X-Forwarded-For`, and CGI reads `Proxy` as `HTTP_PROXY`.
-const CLAIMS: [&str; 16] = [
+const CLAIMS: [&str; 18] = [
     "cf-connecting-ip",
     "client-ip",
+    "cloudfront-viewer-address",
     "fastly-client-ip",
+    "fly-client-ip",
     "forwarded",
     "front-end-https",
     "proxy",
@@ -191,7 +194,13 @@ const CLAIMS: [&str; 16] = [
     "x-rewrite-url",
     "x-url-scheme",
 ];
-const CLAIM_PREFIXES: [&str; 3] = ["x-envoy-", "x-forwarded", "x-original-"];
+const CLAIM_PREFIXES: [&str; 5] = [
+    "remote-",
+    "x-envoy-",
+    "x-forwarded",
+    "x-original-",
+    "x-remote-",
+];
 const HTTP: HeaderValue = HeaderValue::from_static("http");
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");

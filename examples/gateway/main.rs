@@ -16,7 +16,7 @@
 //! client ────> server ───────> rate limits ────> reverse proxy ────> backend
 //!              server.rs       limits.rs         proxy.rs, hop.rs    yours, or demo_backend.rs
 //!              unread.rs       rules.yaml        upload.rs
-//!              exchange.rs     customers.rs
+//!              exchange.rs     customers.rs      watched.rs
 //! operator ──> dashboard, metrics
 //!              operations.rs
 //! ```
@@ -38,6 +38,7 @@ mod server;
 mod settings;
 mod unread;
 mod upload;
+mod watched;
 mod welcome;
 
 use std::{

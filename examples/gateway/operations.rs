@@ -53,7 +53,8 @@ pub(crate) fn routes(
         .route("/metrics", metrics)
 }
 
-/// Adds a check of the host that was asked for. Without names, an address of this machine alone has those of the machine.
+/// Adds a check of the host that was asked for. Without names, a loopback address is reached by itself and by `localhost`, and
+/// any other address by all names.
 ///
 /// Otherwise a web page could make its own host name resolve to this machine, and would be of the same origin here (DNS
 /// rebinding).
@@ -62,17 +63,23 @@ pub(crate) fn with_hosts(
     names: &[String],
     address: IpAddr,
 ) -> Result<Router, Failure> {
-    let names: Vec<&str> = match names {
-        [] if address.is_loopback() => OF_THIS_MACHINE.to_vec(),
-        [] => return Ok(routes),
-        names => names.iter().map(String::as_str).collect(),
+    let hosts: Arc<[HostPattern]> = match (names, address) {
+        ([], IpAddr::V4(own)) if own.is_loopback() => of_this_machine(own.to_string()),
+        ([], IpAddr::V6(own)) if own.is_loopback() => of_this_machine(format!("[{own}]")),
+        ([], _) => return Ok(routes),
+        (names, _) => names.iter().map(HostPattern::new).collect(),
     };
-    let hosts: Arc<[HostPattern]> = names.into_iter().map(HostPattern::new).collect();
     for host in &*hosts {
         host.validate()?;
     }
     let check = move |request: Request, next: Next| check_host(hosts.clone(), request, next);
     Ok(routes.layer(from_fn(check)))
+}
+
+fn of_this_machine(address: String) -> Arc<[HostPattern]> {
+    ["localhost".to_owned(), address]
+        .map(HostPattern::new)
+        .into()
 }
 
 async fn check_host(hosts: Arc<[HostPattern]>, request: Request, next: Next) -> Response {
@@ -106,7 +113,6 @@ pub(crate) fn prometheus() -> Result<PrometheusHandle, Failure> {
     Ok(handle)
 }
 
-const OF_THIS_MACHINE: [&str; 3] = ["localhost", "127.0.0.1", "[::1]"];
 /// Bounds of the buckets: the deadline of a decision is 50 ms, and a call carries at most 64 charges.
 const SECONDS: [f64; 10] = [
     0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1,

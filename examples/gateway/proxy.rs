@@ -71,7 +71,7 @@ impl ReverseProxy {
             Err(message) => return failure(StatusCode::BAD_REQUEST, message),
         };
         let (parts, body) = request.into_parts();
-        let (body, upload) = upload::watched(body, self.client_timeout);
+        let (body, upload) = upload::with_timeout(body, self.client_timeout);
         if let Some(is_at_backend) = is_at_backend {
             is_at_backend.set();
         }

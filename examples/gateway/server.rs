@@ -31,7 +31,7 @@ use tokio::{
 };
 use tower::ServiceExt;
 
-use crate::unread::{self, Streams, Watched};
+use crate::unread::{self, Streams};
 
 /// Serves until the sender is dropped, and all responses have ended.
 pub(crate) async fn serve(
@@ -77,7 +77,7 @@ async fn serve_connection(
         request.extensions_mut().insert(ConnectInfo(peer));
         async move {
             let response = app.oneshot(request.map(Body::new)).await?;
-            Ok::<_, Infallible>(response.map(|body| Watched::new(body, in_flight)))
+            Ok::<_, Infallible>(response.map(|body| unread::noted(body, in_flight)))
         }
     });
     let mut builder = auto::Builder::new(Streams(timeout));

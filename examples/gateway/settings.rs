@@ -193,8 +193,8 @@ Options:
   --behind NETWORKS     proxies whose X-Forwarded-For and X-Forwarded-Proto the backend gets, separated by commas, or none;
                         default 127.0.0.0/8,::1/128. Write the same networks in the rules.
   --client-timeout N    seconds in which a client has to send or read something; default 30
-  --operations-hosts H  host names of that address, separated by commas; default: of this machine alone localhost, 127.0.0.1
-                        and [::1], else any
+  --operations-hosts H  host names of that address, separated by commas; default: localhost and the address itself if only this
+                        machine can reach it, else any
   --rules FILE          YAML, TOML or JSON; default examples/gateway/rules.yaml
   --shared-rules        take the rules that all gateways share in Redis; the file counts until there are any
   --no-load             no demo load

@@ -1,22 +1,19 @@
 //! Ends responses that their clients do not read.
 //!
 //! A server asks a response for its next piece when the client has read the earlier ones. Otherwise nothing of the response
-//! runs: neither its body nor the limits can end it, and it keeps its slot. So its task is dropped: of HTTP/2 the task of
-//! the stream, which resets that stream alone, and of HTTP/1 the task of the connection.
+//! runs: neither its body nor the limits can end it, and it keeps its slot. So its task is dropped. Over HTTP/2 that is the
+//! task of the stream, and the other streams go on. Over HTTP/1 it is the task of the connection.
 
 use std::{
-    pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    task::{Context, Poll},
     time::{Duration, Instant},
 };
 
-use axum::body::{Body, Bytes};
-use http_body::{Frame, SizeHint};
+use axum::body::Body;
 use hyper::rt::Executor;
 use tokio::time::sleep;
 
-use crate::server::InFlightGuard;
+use crate::{server::InFlightGuard, watched::watched};
 
 /// Runs the task of a stream or of a connection, and drops it when its client has read nothing for this long.
 pub(crate) async fn end_when_unread(timeout: Duration, task: impl Future) {
@@ -71,52 +68,30 @@ impl Client {
     }
 }
 
-// === Watched ===
+// === Reading ===
 
-/// The body of a response, which notes whether its client reads.
-pub(crate) struct Watched {
-    body: Body,
+/// Returns the response body of the current task, which notes whether the client reads it.
+pub(crate) fn noted(body: Body, in_flight: InFlightGuard) -> Body {
+    let reading = Reading {
+        client: CLIENT.with(Client::clone),
+        _in_flight: in_flight,
+    };
+    reading.client.set_reading(Some(Instant::now()));
+    watched(body, move |polled, _| {
+        // While the backend is waited for, there is nothing to read.
+        let since = polled.is_ready().then(Instant::now);
+        reading.client.set_reading(since);
+        polled
+    })
+}
+
+/// A client that reads a response, until this is dropped.
+struct Reading {
     client: Client,
     _in_flight: InFlightGuard,
 }
 
-impl Watched {
-    /// Watches the response of the current task.
-    pub(crate) fn new(body: Body, in_flight: InFlightGuard) -> Self {
-        let client = CLIENT.with(Client::clone);
-        client.set_reading(Some(Instant::now()));
-        Self {
-            body,
-            client,
-            _in_flight: in_flight,
-        }
-    }
-}
-
-impl http_body::Body for Watched {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        let frame = Pin::new(&mut self.body).poll_frame(context);
-        // While the backend is waited for, there is nothing to read.
-        self.client.set_reading(frame.is_ready().then(Instant::now));
-        frame
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}
-
-impl Drop for Watched {
+impl Drop for Reading {
     fn drop(&mut self) {
         self.client.set_reading(None);
     }

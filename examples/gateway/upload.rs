@@ -8,20 +8,32 @@ use std::{
     time::Duration,
 };
 
-use axum::body::{Body, Bytes};
-use http_body::{Frame, SizeHint};
+use axum::body::Body;
 use tokio::time::{Sleep, sleep};
 
+use crate::watched::{Polled, watched};
+
 /// Returns the body with an end to each wait for its next piece, and a view of it.
-pub(crate) fn watched(body: Body, timeout: Duration) -> (Body, Upload) {
+pub(crate) fn with_timeout(body: Body, timeout: Duration) -> (Body, Upload) {
     let upload = Upload::default();
-    let watched = WatchedUpload {
-        body,
-        timeout,
-        wait: None,
-        upload: upload.clone(),
+    let noted = upload.clone();
+    // For the next piece.
+    let mut wait: Option<Pin<Box<Sleep>>> = None;
+    let watch = move |polled: Polled, context: &mut Context<'_>| {
+        if let Poll::Ready(frame) = &polled {
+            wait = None;
+            let is_fault = matches!(frame, Some(Err(_)));
+            noted.set(if is_fault { State::Broken } else { State::Sent });
+            return polled;
+        }
+        noted.set(State::WaitsForClient);
+        let wait = wait.get_or_insert_with(|| Box::pin(sleep(timeout)));
+        ready!(wait.as_mut().poll(context));
+        noted.set(State::Stopped);
+        let error = io::Error::from(io::ErrorKind::TimedOut);
+        Poll::Ready(Some(Err(axum::Error::new(error))))
     };
-    (Body::new(watched), upload)
+    (watched(body, watch), upload)
 }
 
 /// How an upload is going.
@@ -48,49 +60,5 @@ impl Upload {
 
     fn set(&self, state: State) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = state;
-    }
-}
-
-// === WatchedUpload ===
-
-struct WatchedUpload {
-    body: Body,
-    timeout: Duration,
-    /// For the next piece.
-    wait: Option<Pin<Box<Sleep>>>,
-    upload: Upload,
-}
-
-impl http_body::Body for WatchedUpload {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        let this = &mut *self;
-        if let Poll::Ready(frame) = Pin::new(&mut this.body).poll_frame(context) {
-            this.wait = None;
-            let is_fault = matches!(frame, Some(Err(_)));
-            this.upload
-                .set(if is_fault { State::Broken } else { State::Sent });
-            return Poll::Ready(frame);
-        }
-        this.upload.set(State::WaitsForClient);
-        let timeout = this.timeout;
-        let wait = this.wait.get_or_insert_with(|| Box::pin(sleep(timeout)));
-        ready!(wait.as_mut().poll(context));
-        this.upload.set(State::Stopped);
-        let error = io::Error::from(io::ErrorKind::TimedOut);
-        Poll::Ready(Some(Err(axum::Error::new(error))))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
     }
 }

@@ -9,7 +9,7 @@ use crate::extract::{
 use super::{
     fields::{self, Faults, Fields},
     node::{Node, Place, Value},
-    proxies::{Proxies, works},
+    proxies::{self, works},
     registry::{DynExtractor, Registry},
     spec::{ApiKeySpec, ClientIpSpec, CookieSpec, KeySpec},
 };
@@ -240,17 +240,14 @@ fn read_api_key(
 fn read_client_ip(node: &Node, faults: &mut Faults) -> Option<(KeySpec, DynExtractor)> {
     let remedy = "write `{ behind: [networks] }` or `{ hops: 1 }`";
     let mut setting = Fields::of(node, remedy, faults)?;
-    let proxies = Proxies::read(&mut setting, "peer_ip", faults);
+    let (proxies, client_ip) = proxies::read(&mut setting, "peer_ip", faults);
     let spec = ClientIpSpec {
-        behind: proxies.behind,
-        hops: proxies.hops,
-        header: proxies.header,
+        proxies,
         ipv4_prefix: setting.read("ipv4_prefix", faults, fields::whole),
         ipv6_prefix: setting.read("ipv6_prefix", faults, fields::whole),
     };
     // The other settings are checked also while the proxies have a fault.
-    let mut made = proxies
-        .client_ip
+    let mut made = client_ip
         .clone()
         .unwrap_or_else(|| ClientIp::behind_hops(1));
     if let Some(bits) = spec.ipv4_prefix {
@@ -270,7 +267,7 @@ fn read_client_ip(node: &Node, faults: &mut Faults) -> Option<(KeySpec, DynExtra
         }
     }
     setting.finish(faults);
-    proxies.client_ip?;
+    client_ip?;
     Some((KeySpec::ClientIp(spec), Arc::new(made)))
 }
 

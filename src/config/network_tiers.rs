@@ -1,4 +1,4 @@
-//! Tiers of networks: each address has that of the smallest network that it belongs to.
+//! Tiers of networks: an address has the tier of the smallest network that contains it.
 
 use std::{collections::HashMap, net::IpAddr};
 
@@ -8,8 +8,8 @@ use crate::{key::Key, tiers::Tier};
 
 /// Tiers of networks.
 ///
-/// A lookup truncates the address to each length that a network has, from the longest: 33 lengths of IPv4 and 65 of IPv6 at
-/// most, however many networks there are.
+/// A lookup truncates the address to each length that a network has, from the longest: at most 33 lengths of IPv4 and 129 of
+/// IPv6, for any number of networks.
 #[derive(Default)]
 pub(super) struct NetworkTiers {
     tiers: HashMap<IpNet, Tier>,

@@ -7,67 +7,60 @@ use crate::extract::{ClientIp, KeyExtractor, Networks};
 use super::{
     fields::{self, Faults, Fields},
     node::{Node, Place},
-    spec::{AddressHeaderSpec, OneOrMany},
+    spec::{AddressHeaderSpec, OneOrMany, ProxiesSpec},
 };
 
-/// The proxies in front of the service.
-pub(super) struct Proxies {
-    pub(super) behind: Option<OneOrMany<String>>,
-    pub(super) hops: Option<u64>,
-    pub(super) header: Option<AddressHeaderSpec>,
-    /// The client's address behind them. `None` if they have a fault.
-    pub(super) client_ip: Option<ClientIp>,
-}
-
-impl Proxies {
-    /// Reads the fields about proxies. What cannot work is noted; `direct` is the field to use without proxies.
-    pub(super) fn read(setting: &mut Fields<'_>, direct: &str, faults: &mut Faults) -> Self {
-        let behind = setting.get("behind");
-        let mut read = Self {
-            behind: setting.read("behind", faults, networks),
-            hops: setting.read("hops", faults, fields::whole),
-            header: setting
-                .read("header", faults, fields::text)
-                .map(AddressHeaderSpec),
-            client_ip: None,
-        };
-        let (made, place) = match (behind, &read.behind, setting.get("hops"), read.hops) {
-            (Some(_), _, Some(_), _) => {
-                faults.add(
-                    setting.place,
-                    "both `behind` and `hops`",
-                    "keep one of them",
-                );
-                (None, setting.place)
-            }
-            (Some(node), Some(networks), ..) => {
-                (Some(ClientIp::behind(networks.as_slice())), node.place)
-            }
-            (_, _, Some(node), Some(hops)) => {
-                let hops = usize::try_from(hops).unwrap_or(usize::MAX);
-                (Some(ClientIp::behind_hops(hops)), node.place)
-            }
-            (None, _, None, _) => {
-                let remedy = format!(
-                    "name their networks with `behind`, count them with `hops`, or use `{direct}`"
-                );
-                faults.add(setting.place, "no proxies", remedy);
-                (None, setting.place)
-            }
-            // A setting that could not be read was noted.
-            _ => (None, setting.place),
-        };
-        read.client_ip = made.filter(|made| works(made, place, faults));
-        if let Some(AddressHeaderSpec(name)) = &read.header {
-            let made = read.client_ip.clone();
-            // The header is checked also while the proxies have a fault.
-            let made = made.unwrap_or_else(|| ClientIp::behind_hops(1));
-            let place = setting.place_of("header");
-            let with_header = with_header(made, name, place, faults);
-            read.client_ip = read.client_ip.and(with_header);
+/// Reads the fields about proxies, and makes an extractor of the client's address behind them.
+///
+/// `None` if they have a fault, which is noted. `direct` is the field to use without proxies.
+pub(super) fn read(
+    setting: &mut Fields<'_>,
+    direct: &str,
+    faults: &mut Faults,
+) -> (ProxiesSpec, Option<ClientIp>) {
+    let (behind, hops) = (setting.get("behind"), setting.get("hops"));
+    let spec = ProxiesSpec {
+        behind: setting.read("behind", faults, networks),
+        hops: setting.read("hops", faults, fields::whole),
+        header: setting
+            .read("header", faults, fields::text)
+            .map(AddressHeaderSpec),
+    };
+    let mut made = match (behind, hops) {
+        (Some(_), Some(_)) => {
+            let remedy = "keep one of them";
+            faults.add(setting.place, "both `behind` and `hops`", remedy);
+            None
         }
-        read
+        (None, None) => {
+            let remedy = format!(
+                "name their networks with `behind`, count them with `hops`, or use `{direct}`"
+            );
+            faults.add(setting.place, "no proxies", remedy);
+            None
+        }
+        (Some(node), None) => {
+            let made = spec
+                .behind
+                .as_ref()
+                .map(|networks| ClientIp::behind(networks.as_slice()));
+            made.filter(|made| works(made, node.place, faults))
+        }
+        (None, Some(node)) => {
+            let hops = spec
+                .hops
+                .map(|hops| usize::try_from(hops).unwrap_or(usize::MAX));
+            hops.map(ClientIp::behind_hops)
+                .filter(|made| works(made, node.place, faults))
+        }
+    };
+    if let Some(AddressHeaderSpec(name)) = &spec.header {
+        // The header is checked also while the proxies have a fault.
+        let proxies = made.clone().unwrap_or_else(|| ClientIp::behind_hops(1));
+        let with_header = with_header(proxies, name, setting.place_of("header"), faults);
+        made = made.and(with_header);
     }
+    (spec, made)
 }
 
 fn with_header(
@@ -100,7 +93,7 @@ pub(super) fn works(extractor: &ClientIp, place: Place, faults: &mut Faults) -> 
     result.is_ok()
 }
 
-/// Reads networks, and notes each that is none.
+/// Reads networks. Text that is not a network is noted.
 pub(super) fn networks(node: &Node, faults: &mut Faults) -> Option<OneOrMany<String>> {
     let read = fields::texts(node, faults)?;
     let mut all_work = true;

@@ -16,9 +16,9 @@ use crate::{
 use super::{
     fields::{self, Faults, Fields},
     node::Node,
-    proxies::{self, Proxies},
+    proxies,
     registry::Registry,
-    spec::{ClientNetworksSpec, RequestSpec, RuleSpec},
+    spec::{ClientNetworksSpec, OneOrMany, RequestSpec},
 };
 
 /// A matcher of any type.
@@ -75,36 +75,25 @@ impl Matcher for AnyOf {
     }
 }
 
-/// Returns the matchers of a rule's `path`, `method` and `host`. Those that cannot work are noted.
-pub(super) fn matchers(
+/// Returns the matchers of `path`, `method` and `host`. Those that cannot work are noted.
+pub(super) fn conditions(
     fields: &mut Fields<'_>,
-    spec: &RuleSpec,
+    [path, method, host]: [&Option<OneOrMany<String>>; 3],
     faults: &mut Faults,
 ) -> Vec<DynMatcher> {
-    let request = RequestSpec {
-        path: spec.path.clone(),
-        method: spec.method.clone(),
-        host: spec.host.clone(),
-        ..RequestSpec::default()
-    };
-    conditions(fields, &request, faults)
-}
-
-/// Returns the matchers of a request's plain fields. Those that cannot work are noted.
-fn conditions(fields: &mut Fields<'_>, spec: &RequestSpec, faults: &mut Faults) -> Vec<DynMatcher> {
     let mut matchers: Vec<DynMatcher> = Vec::new();
-    if let (Some(paths), Some(node)) = (&spec.path, fields.get("path")) {
+    if let (Some(paths), Some(node)) = (path, fields.get("path")) {
         let pattern = |path: &String| -> DynMatcher { Arc::new(PathPattern::new(path)) };
         let patterns = paths.as_slice().iter().map(pattern);
         matchers.extend(any_of(node, patterns, faults));
     }
-    if let (Some(names), Some(node)) = (&spec.method, fields.get("method")) {
+    if let (Some(names), Some(node)) = (method, fields.get("method")) {
         let methods = names.as_slice().iter().zip(fields::items(node).0);
-        let methods = methods.filter_map(|(name, item)| method(name, item, faults));
+        let methods = methods.filter_map(|(name, item)| read_method(name, item, faults));
         let methods: Vec<Method> = methods.collect();
         matchers.push(Arc::new(Methods::new(methods)));
     }
-    if let (Some(hosts), Some(node)) = (&spec.host, fields.get("host")) {
+    if let (Some(hosts), Some(node)) = (host, fields.get("host")) {
         let pattern = |host: &String| -> DynMatcher { Arc::new(HostPattern::new(host)) };
         let patterns = hosts.as_slice().iter().map(pattern);
         matchers.extend(any_of(node, patterns, faults));
@@ -112,7 +101,7 @@ fn conditions(fields: &mut Fields<'_>, spec: &RequestSpec, faults: &mut Faults) 
     matchers
 }
 
-fn method(name: &str, item: &Node, faults: &mut Faults) -> Option<Method> {
+fn read_method(name: &str, item: &Node, faults: &mut Faults) -> Option<Method> {
     let method = Method::from_bytes(name.as_bytes());
     let method = method
         .ok()
@@ -180,7 +169,8 @@ pub(super) fn request(
         preflight: fields.read("preflight", faults, fields::boolean),
         custom: fields.read("custom", faults, fields::text),
     };
-    let mut all = conditions(&mut fields, &spec, faults);
+    let plain = [&spec.path, &spec.method, &spec.host];
+    let mut all = conditions(&mut fields, plain, faults);
     if let Some(networks) = &spec.peer {
         all.push(Arc::new(AddressList::new(PeerIp, networks.as_slice())));
     }
@@ -212,17 +202,12 @@ pub(super) fn request(
 fn client_networks(node: &Node, faults: &mut Faults) -> Option<(ClientNetworksSpec, DynMatcher)> {
     let remedy = "write `{ behind: [networks of proxies], networks: [networks of clients] }`";
     let mut setting = Fields::of(node, remedy, faults)?;
-    let proxies = Proxies::read(&mut setting, "peer", faults);
+    let (proxies, client_ip) = proxies::read(&mut setting, "peer", faults);
     let networks = setting.require("networks", "add those of the clients", faults);
     let networks = networks.and_then(|node| proxies::networks(node, faults));
     setting.finish(faults);
-    let (client_ip, networks) = (proxies.client_ip?, networks?);
+    let (client_ip, networks) = (client_ip?, networks?);
     let list = AddressList::new(client_ip, networks.as_slice());
-    let spec = ClientNetworksSpec {
-        behind: proxies.behind,
-        hops: proxies.hops,
-        header: proxies.header,
-        networks,
-    };
+    let spec = ClientNetworksSpec { proxies, networks };
     Some((spec, Arc::new(list)))
 }

@@ -50,7 +50,8 @@ pub(super) fn read(
     spec.path = fields.read("path", faults, fields::texts);
     spec.method = fields.read("method", faults, fields::texts);
     spec.host = fields.read("host", faults, fields::texts);
-    let when = requests::matchers(&mut fields, &spec, faults);
+    let conditions = [&spec.path, &spec.method, &spec.host];
+    let when = requests::conditions(&mut fields, conditions, faults);
     let unless = fields.read("unless", faults, |node, faults| {
         let (specs, matchers) = requests(node, registry, faults)?;
         Some((OneOrMany::of(specs, fields::items(node).1)?, matchers))

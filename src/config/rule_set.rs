@@ -335,7 +335,7 @@ fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
     }
     let mut options = File::options();
     options.read(true);
-    // Meanwhile a pipe may have the name. To open it would wait until another process writes to it.
+    // A pipe may have taken the name since. Without the flag, to open it would wait for a process that writes to it.
     #[cfg(unix)]
     options.custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
     let file = options.open(path)?;

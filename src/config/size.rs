@@ -5,8 +5,8 @@
 
 use super::{fault::Fault, node::Place};
 
-/// Checks that a text can be parsed within the memory that a rule file may take. `separators` are those of its format, of
-/// which the parser keeps so much.
+/// Checks that a text can be parsed within the memory that a rule file may take. `separators` are the characters of its
+/// format for which the parser needs memory.
 ///
 /// # Errors
 ///

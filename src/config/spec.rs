@@ -231,15 +231,9 @@ pub struct RequestSpec {
 #[schemars(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct ClientNetworksSpec {
-    /// Networks of trusted proxies.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub behind: Option<OneOrMany<String>>,
-    /// Number of proxies, 1 to 32.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub hops: Option<u64>,
-    /// The header that they set. Default: `x-forwarded-for`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub header: Option<AddressHeaderSpec>,
+    /// The proxies.
+    #[serde(flatten)]
+    pub proxies: ProxiesSpec,
     /// Networks of the clients, such as `203.0.113.0/24`.
     pub networks: OneOrMany<String>,
 }
@@ -328,9 +322,8 @@ pub enum ApiKeySpec {
 
 /// The proxies in front of the service. Either `behind` or `hops` is required.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
-#[schemars(deny_unknown_fields)]
 #[non_exhaustive]
-pub struct ClientIpSpec {
+pub struct ProxiesSpec {
     /// Networks of trusted proxies.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub behind: Option<OneOrMany<String>>,
@@ -340,6 +333,16 @@ pub struct ClientIpSpec {
     /// The header that they set. Default: `x-forwarded-for`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub header: Option<AddressHeaderSpec>,
+}
+
+/// The key of a client behind proxies. Either `behind` or `hops` is required.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct ClientIpSpec {
+    /// The proxies.
+    #[serde(flatten)]
+    pub proxies: ProxiesSpec,
     /// Leading bits of an IPv4 address that make the key, 8 to 32. Default: 32.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ipv4_prefix: Option<u64>,

@@ -96,8 +96,8 @@
 //! }
 //! ```
 //!
-//! A proxy that ends TLS and sends `X-Forwarded-Proto: https` has no pages of `http`. Of a list, the last item counts, which
-//! the nearest proxy wrote. Trust no network with browsers in it, such as the loopback addresses of a developer's machine:
+//! If the proxy sends `X-Forwarded-Proto: https`, pages of `http` are refused. Of a list, the last item counts, which the
+//! nearest proxy wrote. Trust no network with browsers in it, such as the loopback addresses of a developer's machine:
 //! after DNS rebinding, a page can send these headers too.
 //!
 //! # API

@@ -184,7 +184,8 @@ fn split_port(authority: &[u8]) -> Option<(&[u8], &[u8])> {
     port.iter().all(u8::is_ascii_digit).then_some((host, port))
 }
 
-/// Parses the digits of a port; none are the default port. `None` if they are not a port.
+/// Parses the digits of a port. `Some(None)` without digits, which means the default port, and `None` for a number above
+/// 65,535.
 fn port_number(digits: &[u8]) -> Option<Option<u16>> {
     match digits {
         [] => Some(None),

@@ -15,8 +15,8 @@ use super::{
 /// Requests for a host: `api.example.com`, or `*.example.com` for all its subdomains.
 ///
 /// Compares the hosts in the URI and in the `Host` header, without port and surrounding whitespace, in any case. If a
-/// request has several hosts and not all of them match, the match is possible. So it is if a host is not valid, such as
-/// `api.example.com:80:80` or `u@api.example.com`, since servers handle such hosts differently: see
+/// request has several hosts and not all of them match, the match is possible. It is also possible if a host is not valid,
+/// such as `api.example.com:80:80` or `u@api.example.com`, since servers handle such hosts differently: see
 /// [`HostHeader`](crate::extract::HostHeader).
 ///
 /// A request without a host, or with another one, does not match, even if the server handles unknown hosts like this one.

@@ -71,7 +71,8 @@ impl Matcher for Methods {
 ///
 /// Browsers send preflights automatically, and a 429 makes the request after it fail without a visible reason. They are
 /// counted by default nevertheless, since any client can send the two headers:
-/// [skip](crate::builder::RateLimitLayerBuilder::skip) them, or better, let a CORS layer outside of this one respond.
+/// [skip](crate::builder::RateLimitLayerBuilder::skip) them, or better, let a CORS layer outside of this one respond. The
+/// section on [CORS headers](crate::headers#browsers-and-cors) shows how.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Preflight;
 

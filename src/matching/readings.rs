@@ -215,9 +215,9 @@ impl Effect {
 // === Depths ===
 
 /// The depths of readings, as bits, by the number of their first segments that fit: all up to the last one of the reading
-/// or of the pattern, or up to the first one that does not fit.
+/// or of the pattern, or up to the first one that does not fit. For up to eight segments without an allocation.
 #[derive(Clone)]
-struct Depths(SmallVec<[u128; 8]>);
+struct Depths(SmallVec<[u128; 9]>);
 
 impl Depths {
     fn none(count: usize) -> Self {

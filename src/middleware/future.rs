@@ -140,7 +140,7 @@ where
     admission: A,
     service: S,
     request: A::Request,
-    /// Never locked: a lookup need not be `Sync` for the future to be.
+    /// Locked for `Debug` only: a lookup need not be `Sync` for the future to be.
     pending: Mutex<A::Pending>,
 }
 

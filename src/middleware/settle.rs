@@ -162,9 +162,10 @@ impl PendingSettlement {
     fn note_upgrade(&self) {
         for settlement in self.settlements() {
             let policy = settlement.charge().policy();
-            if policy.is_concurrency() {
-                let rule = self.rules.iter().find(|rule| rule.has_policy(policy));
-                rule.into_iter().for_each(Rule::report_upgrade);
+            if policy.is_concurrency()
+                && let Some(rule) = self.rules.iter().find(|rule| rule.has_policy(policy))
+            {
+                rule.report_upgrade();
             }
         }
     }

@@ -1,7 +1,10 @@
 //! Real backends behind the gateway: what they serve is limited, in whatever spelling a client asks for it.
 
-use super::process::{Folder, Gateway};
-use crate::served::{Backend, flask, jetty};
+use super::process::Gateway;
+use crate::{
+    served::{Backend, flask, jetty},
+    support::{Client, Folder},
+};
 
 // Regression: `post /login` passed a limit on POST without end, and Flask ran the handler of POST.
 #[tokio::test]
@@ -35,7 +38,7 @@ async fn segment_of_parameters_is_forbidden_in_front_of_jetty() {
         "forbid: { path: \"/admin/{*rest}\" }\nrules: [{ id: all, key: global, limit: 1000/h }]",
     );
     let mut client = gateway.client().await;
-    let mut direct = crate::support::Client::connect(backend.address()).await;
+    let mut direct = Client::connect(backend.address()).await;
     for path in [
         "/admin/secret",
         "/admin/secret/;",
@@ -51,7 +54,7 @@ async fn segment_of_parameters_is_forbidden_in_front_of_jetty() {
 }
 
 fn gateway(backend: &Backend, folder: &Folder, rules: &str) -> Gateway {
-    let rules = folder.write(rules);
+    let rules = folder.write("rules.yaml", rules);
     let backend = format!("http://{}", backend.address());
     let rules = rules.to_str().expect("text");
     Gateway::start(&["--no-load", "--backend", &backend, "--rules", rules])

@@ -6,24 +6,20 @@ use tokio::{
 };
 
 use super::{
-    forwarding::{backend_of, gateway_and_backend, read_until, write},
+    forwarding::{backend_of, client_sending, gateway_and_backend, received, write},
     process::Gateway,
 };
 
 #[tokio::test]
 async fn headers_by_which_a_backend_trusts_a_proxy_are_not_taken_from_clients() {
     let (gateway, backend) = gateway_and_backend(&["--behind", "192.0.2.0/24"]).await;
-    let mut client = TcpStream::connect(gateway.address())
-        .await
-        .expect("it listens");
     let forged = FORGED.map(|name| format!("{name}: forged\r\n")).concat();
     let request = format!(
         "GET /admin HTTP/1.1\r\nhost: shop.example\r\nx-request-id: 7\r\n{forged}\
          connection: host, x-forwarded-for, x-forwarded-host, cookie\r\ncookie: a=1\r\n\r\n"
     );
-    write(&mut client, &request).await;
-    let (mut stream, _) = backend.accept().await.expect("a connection");
-    let head = read_until(&mut stream, "\r\n\r\n").await;
+    let _client = client_sending(&gateway, &request).await;
+    let (_stream, head) = received(&backend, "\r\n\r\n").await;
     let mut lines: Vec<&str> = head.trim_end().lines().skip(1).collect();
     lines.sort_unstable();
     println!("{head}");
@@ -57,16 +53,12 @@ async fn trusted_proxy_names_the_client_and_its_scheme() {
             "http",
         ),
     ] {
-        let mut client = TcpStream::connect(gateway.address())
-            .await
-            .expect("it listens");
-        write(
-            &mut client,
+        let _client = client_sending(
+            &gateway,
             &format!("GET / HTTP/1.1\r\nhost: test\r\nx-forwarded-port: 1\r\n{sent}\r\n"),
         )
         .await;
-        let (mut stream, _) = backend.accept().await.expect("a connection");
-        let head = read_until(&mut stream, "\r\n\r\n").await;
+        let (_stream, head) = received(&backend, "\r\n\r\n").await;
         assert!(
             head.contains(&format!("x-forwarded-for: {addresses}\r\n")),
             "{head}"
@@ -108,12 +100,8 @@ async fn host_that_is_not_a_host_gets_400_and_does_not_reach_the_backend() {
             None,
         ),
     ] {
-        let mut client = TcpStream::connect(gateway.address())
-            .await
-            .expect("it listens");
-        write(&mut client, head).await;
-        let (mut stream, _) = backend.accept().await.expect("a connection");
-        let head = read_until(&mut stream, "\r\n\r\n").await;
+        let _client = client_sending(&gateway, head).await;
+        let (_stream, head) = received(&backend, "\r\n\r\n").await;
         let found = head
             .lines()
             .find_map(|line| line.strip_prefix("x-forwarded-host: "));
@@ -205,7 +193,7 @@ async fn status(gateway: &Gateway, request: &str) -> String {
     String::from_utf8_lossy(&start[9..]).into_owned()
 }
 
-const FORGED: [&str; 29] = [
+const FORGED: [&str; 33] = [
     "forwarded",
     "proxy",
     "x-forwarded",
@@ -229,6 +217,10 @@ const FORGED: [&str; 29] = [
     "x-cluster-client-ip",
     "true-client-ip",
     "cf-connecting-ip",
+    "cloudfront-viewer-address",
+    "fly-client-ip",
+    "remote-user",
+    "x-remote-user",
     "x-original-url",
     "x-rewrite-url",
     "x-http-method",

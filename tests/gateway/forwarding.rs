@@ -12,19 +12,11 @@ use super::{PATIENCE, process::Gateway};
 #[tokio::test]
 async fn headers_of_one_connection_end_at_the_gateway() {
     let (gateway, backend) = gateway_and_backend(&[]).await;
-    let mut client = TcpStream::connect(gateway.address())
-        .await
-        .expect("it listens");
-    write(
-        &mut client,
-        "GET http://ignored.example/a%20b?x=1&y HTTP/1.1\r\nhost: shop.example\r\nconnection: x-one, close\r\n\
+    let mut client = client_sending(&gateway, "GET http://ignored.example/a%20b?x=1&y HTTP/1.1\r\nhost: shop.example\r\nconnection: x-one, close\r\n\
          x-one: 1\r\nkeep-alive: timeout=5\r\nte: trailers\r\ntrailer: x-sum\r\nupgrade: websocket\r\nproxy-authorization: Basic eA==\r\n\
          proxy-connection: close\r\nforwarded: for=192.0.2.9\r\nx-forwarded-host: forged.example\r\nx-two: 2\r\n\
-         x-forwarded-for: 192.0.2.1\r\nx-forwarded-for: 192.0.2.2, 192.0.2.3\r\n\r\n",
-    )
-    .await;
-    let (mut stream, _) = backend.accept().await.expect("a connection");
-    let head = read_until(&mut stream, "\r\n\r\n").await;
+         x-forwarded-for: 192.0.2.1\r\nx-forwarded-for: 192.0.2.2, 192.0.2.3\r\n\r\n").await;
+    let (mut stream, head) = received(&backend, "\r\n\r\n").await;
     write(
         &mut stream,
         "HTTP/1.0 299 Fine\r\nconnection: x-three\r\nx-three: 3\r\nkeep-alive: timeout=9\r\nx-four: 4\r\ncontent-length: 2\r\n\r\nok",
@@ -58,11 +50,8 @@ async fn headers_of_one_connection_end_at_the_gateway() {
 #[tokio::test]
 async fn bodies_are_passed_on_while_they_are_sent() {
     let (gateway, backend) = gateway_and_backend(&[]).await;
-    let mut client = TcpStream::connect(gateway.address())
-        .await
-        .expect("it listens");
-    write(
-        &mut client,
+    let mut client = client_sending(
+        &gateway,
         "POST /upload HTTP/1.1\r\nhost: test\r\ntransfer-encoding: chunked\r\n\r\n5\r\nfirst\r\n",
     )
     .await;
@@ -110,13 +99,7 @@ async fn backend_that_is_down_is_502_until_it_is_back() {
     }
     let listener = socket.listen(8).expect("it listens");
     let served = tokio::spawn(async move {
-        let (mut stream, _) = listener.accept().await.expect("a connection");
-        read_until(&mut stream, "\r\n\r\n").await;
-        write(
-            &mut stream,
-            "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok",
-        )
-        .await;
+        serve_one(&listener).await;
     });
     assert_eq!(client.get("/").await.status, 200);
     served.await.expect("it is asked");
@@ -128,30 +111,14 @@ async fn backend_that_is_down_is_502_until_it_is_back() {
 #[tokio::test]
 async fn client_that_leaves_in_its_upload_does_not_make_the_backend_look_down() {
     let (gateway, backend) = gateway_and_backend(&[]).await;
-    let mut client = TcpStream::connect(gateway.address())
-        .await
-        .expect("it listens");
-    write(
-        &mut client,
-        "POST / HTTP/1.1\r\nhost: test\r\ncontent-length: 100\r\n\r\nhalf",
-    )
-    .await;
-    let (mut stream, _) = backend.accept().await.expect("a connection");
-    read_until(&mut stream, "half").await;
-    drop(client);
+    let mut stream = abandoned_upload(&gateway, &backend).await;
     // The gateway does not keep the connection of the broken upload.
     let rest = tokio::time::timeout(PATIENCE, stream.read(&mut [0])).await;
     assert!(matches!(rest.expect("closed in time"), Ok(0) | Err(_)));
 
     let mut client = gateway.client().await;
     let served = tokio::spawn(async move {
-        let (mut stream, _) = backend.accept().await.expect("a connection");
-        read_until(&mut stream, "\r\n\r\n").await;
-        write(
-            &mut stream,
-            "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok",
-        )
-        .await;
+        serve_one(&backend).await;
     });
     assert_eq!(client.get("/").await.status, 200);
     served.await.expect("it is asked");
@@ -178,6 +145,41 @@ pub(super) async fn gateway_and_backend(options: &[&str]) -> (Gateway, TcpListen
 pub(super) fn backend_of(listener: TcpListener) -> tokio::task::JoinHandle<()> {
     let app = axum::Router::new().fallback(async |body: axum::body::Bytes| body.len().to_string());
     tokio::spawn(async move { axum::serve(listener, app).await.expect("it serves") })
+}
+
+/// Connects to the gateway, and sends this.
+pub(super) async fn client_sending(gateway: &Gateway, text: &str) -> TcpStream {
+    let client = TcpStream::connect(gateway.address()).await;
+    let mut client = client.expect("it listens");
+    write(&mut client, text).await;
+    client
+}
+
+/// Accepts a connection of the gateway, and reads until this text.
+pub(super) async fn received(backend: &TcpListener, end: &str) -> (TcpStream, String) {
+    let (mut stream, _) = backend.accept().await.expect("a connection");
+    let text = read_until(&mut stream, end).await;
+    (stream, text)
+}
+
+/// Sends half an upload, and hangs up. Returns the connection at the backend.
+pub(super) async fn abandoned_upload(gateway: &Gateway, backend: &TcpListener) -> TcpStream {
+    let head = "POST / HTTP/1.1\r\nhost: test\r\ncontent-length: 100\r\n\r\nhalf";
+    let client = client_sending(gateway, head).await;
+    let (stream, _) = received(backend, "half").await;
+    drop(client);
+    stream
+}
+
+/// Responds with 200 to the next request at the backend.
+pub(super) async fn serve_one(backend: &TcpListener) -> TcpStream {
+    let (mut stream, _) = received(backend, "\r\n\r\n").await;
+    write(
+        &mut stream,
+        "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok",
+    )
+    .await;
+    stream
 }
 
 pub(super) async fn write(stream: &mut TcpStream, text: &str) {

@@ -88,11 +88,7 @@ async fn address_of_this_machine_is_not_reached_by_other_host_names() {
             println!("{path} of {host}: {}", reply.status);
             assert_eq!(reply.status, 421, "{path} of {host}");
         }
-        for host in [
-            own.clone(),
-            format!("localhost:{port}"),
-            format!("[::1]:{port}"),
-        ] {
+        for host in [own.clone(), format!("localhost:{port}")] {
             operator.host = host;
             let reply = operator.get(path).await;
             assert!(
@@ -102,6 +98,10 @@ async fn address_of_this_machine_is_not_reached_by_other_host_names() {
             );
         }
     }
+    // Regression: the URL that it printed got a 421.
+    let other = Gateway::start(&["--no-load", "--operations", "127.0.0.2:0"]);
+    let reply = other.operator().await.get("/ops/limits").await;
+    assert_eq!(reply.status, 200, "{}", other.welcome());
     let named = Gateway::start(&["--no-load", "--operations-hosts", "ops.example, test"]);
     let mut operator = named.operator().await;
     for (host, status) in [("ops.example", 200), ("test:80", 200), ("localhost", 421)] {

@@ -1,15 +1,10 @@
 //! The gateway as a process, with its two addresses and what it printed.
 
 use std::{
-    fs,
     io::{BufRead, BufReader, Read},
     net::SocketAddr,
-    path::PathBuf,
     process::{Child, Command, Stdio},
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, Mutex, PoisonError},
     thread,
     time::{Duration, Instant},
 };
@@ -31,21 +26,18 @@ pub(super) struct Gateway {
 
 impl Gateway {
     pub(super) fn start(options: &[&str]) -> Self {
-        Self::run(gateway(options))
+        Self::run(gateway(&[&ON_FREE_PORTS, options].concat()))
     }
 
     /// Starts a gateway that takes the rules and keeps the counts in this Redis.
     pub(super) fn start_shared(options: &[&str], redis_url: &str) -> Self {
-        let mut command = gateway(options);
+        let mut command = gateway(&[&ON_FREE_PORTS, options].concat());
         command.arg("--shared-rules").env("REDIS_URL", redis_url);
         Self::run(command)
     }
 
     fn run(mut command: Command) -> Self {
-        command
-            .args(["--listen", "127.0.0.1:0", "--operations", "127.0.0.1:0"])
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("it runs");
         let errors = child.stderr.take().expect("it is piped");
         let log = Arc::new(Mutex::new(String::new()));
@@ -153,6 +145,9 @@ fn gateway(options: &[&str]) -> Command {
     command
 }
 
+/// A later option replaces an earlier one.
+const ON_FREE_PORTS: [&str; 4] = ["--listen", "127.0.0.1:0", "--operations", "127.0.0.1:0"];
+
 fn lock(log: &Mutex<String>) -> std::sync::MutexGuard<'_, String> {
     log.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -202,34 +197,5 @@ impl Operator {
         );
         self.client.send(&request).await;
         self.client.receive().await
-    }
-}
-
-// === Folder ===
-
-/// A folder with a rule file, which is removed at the end.
-pub(super) struct Folder(PathBuf);
-
-impl Folder {
-    pub(super) fn new() -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("tollgate-gateway-{}-{number}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        fs::create_dir_all(&path).expect("a folder");
-        Self(path)
-    }
-
-    /// Writes the rule file, and returns its path.
-    pub(super) fn write(&self, text: &str) -> PathBuf {
-        let path = self.0.join("rules.yaml");
-        fs::write(&path, text).expect("it can be written");
-        path
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
     }
 }

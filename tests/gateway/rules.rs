@@ -11,9 +11,9 @@ use tokio::task::JoinSet;
 
 use super::{
     PATIENCE, get_as,
-    process::{Folder, Gateway, Operator},
+    process::{Gateway, Operator},
 };
-use crate::support::{Client, Server};
+use crate::support::{Client, Folder, Server};
 
 /// The free plan has this limit; the others keep theirs.
 fn rules(free: &str) -> String {
@@ -26,16 +26,16 @@ fn rules(free: &str) -> String {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn edited_file_counts_from_the_next_request_on_and_a_broken_one_changes_nothing() {
     let folder = Folder::new();
-    let path = folder.write(&rules("40/s"));
+    let path = folder.write("rules.yaml", &rules("40/s"));
     let file = path.to_str().expect("text");
     let gateway = Gateway::start(&["--no-load", "--rules", file]);
     let load = Load::start(&gateway).await;
     load.until_admitted("40", 60).await;
 
-    folder.write(&rules("10/s"));
+    folder.write("rules.yaml", &rules("10/s"));
     load.until_admitted("10", 25).await;
 
-    folder.write(&rules("10/mn"));
+    folder.write("rules.yaml", &rules("10/mn"));
     gateway
         .until_logged("rules refused, those in force stay")
         .await;
@@ -47,7 +47,7 @@ async fn edited_file_counts_from_the_next_request_on_and_a_broken_one_changes_no
     assert!(last_error(&mut operator).await.contains(&fault));
     load.until_admitted("10", 40).await;
 
-    folder.write(&rules("20/s"));
+    folder.write("rules.yaml", &rules("20/s"));
     load.until_admitted("20", 25).await;
     assert_eq!(last_error(&mut operator).await, "");
 
@@ -69,7 +69,7 @@ async fn edited_file_counts_from_the_next_request_on_and_a_broken_one_changes_no
 async fn two_gateways_take_pushed_rules_within_one_second() {
     let server = Server::start();
     let folder = Folder::new();
-    let path = folder.write(&rules("40/s"));
+    let path = folder.write("rules.yaml", &rules("40/s"));
     let options = ["--no-load", "--rules", path.to_str().expect("text")];
     let gateways = [(); 2].map(|()| Gateway::start_shared(&options, &server.url()));
     let mut clients = [gateways[0].client().await, gateways[1].client().await];

@@ -17,10 +17,11 @@ use tokio::{
 
 use super::{
     PATIENCE,
-    forwarding::{read_until, write},
+    forwarding::{abandoned_upload, client_sending, read_until, received, serve_one, write},
     get_as,
-    process::{Folder, Gateway},
+    process::Gateway,
 };
+use crate::support::Folder;
 
 #[tokio::test]
 async fn customer_that_reads_nothing_over_http_2_leaves_slots_for_others() {
@@ -66,12 +67,8 @@ async fn response_over_http_2_that_nobody_reads_is_ended_and_its_connection_stay
 #[tokio::test]
 async fn response_over_http_1_that_nobody_reads_is_ended_and_the_backend_is_left() {
     let (_folder, gateway, backend) = gateway_with_one_slot_and_backend().await;
-    let mut deaf = TcpStream::connect(gateway.address())
-        .await
-        .expect("it listens");
-    write(&mut deaf, "GET / HTTP/1.1\r\nhost: test\r\n\r\n").await;
-    let (mut stream, _) = backend.accept().await.expect("a connection");
-    read_until(&mut stream, "\r\n\r\n").await;
+    let _deaf = client_sending(&gateway, "GET / HTTP/1.1\r\nhost: test\r\n\r\n").await;
+    let (mut stream, _) = received(&backend, "\r\n\r\n").await;
     write(
         &mut stream,
         "HTTP/1.1 200 OK\r\ncontent-length: 1000000000\r\n\r\n",
@@ -94,10 +91,7 @@ async fn client_that_hangs_up_keeps_its_slot_until_the_backend_has_answered() {
     let mut working = Vec::new();
     let mut denied = 0;
     for _ in 0..20 {
-        let mut client = TcpStream::connect(gateway.address())
-            .await
-            .expect("it listens");
-        write(&mut client, "GET / HTTP/1.1\r\nhost: test\r\n\r\n").await;
+        let mut client = client_sending(&gateway, "GET / HTTP/1.1\r\nhost: test\r\n\r\n").await;
         tokio::select! {
             accepted = backend.accept() => {
                 let (mut stream, _) = accepted.expect("a connection");
@@ -128,17 +122,7 @@ async fn client_that_hangs_up_keeps_its_slot_until_the_backend_has_answered() {
 #[tokio::test]
 async fn client_that_hangs_up_in_its_upload_frees_its_slot() {
     let (_folder, gateway, backend) = gateway_with_one_slot_and_backend().await;
-    let mut client = TcpStream::connect(gateway.address())
-        .await
-        .expect("it listens");
-    write(
-        &mut client,
-        "POST / HTTP/1.1\r\nhost: test\r\ncontent-length: 100\r\n\r\nhalf",
-    )
-    .await;
-    let (mut stream, _) = backend.accept().await.expect("a connection");
-    read_until(&mut stream, "half").await;
-    drop(client);
+    let mut stream = abandoned_upload(&gateway, &backend).await;
     until_closed(&mut stream).await;
     until_free_at(&gateway, &backend).await;
 }
@@ -157,16 +141,12 @@ async fn upload_that_stops_gets_408_and_frees_its_slot() {
             "\r\n\r\n",
         ),
     ] {
-        let mut client = TcpStream::connect(gateway.address())
-            .await
-            .expect("it listens");
-        write(
-            &mut client,
+        let mut client = client_sending(
+            &gateway,
             &format!("POST / HTTP/1.1\r\nhost: test\r\n{head}"),
         )
         .await;
-        let (mut stream, _) = backend.accept().await.expect("a connection");
-        read_until(&mut stream, sent).await;
+        let (mut stream, _) = received(&backend, sent).await;
         let response = read_until(&mut client, "}").await;
         let response = response
             .strip_prefix("HTTP/1.1 100 Continue\r\n\r\n")
@@ -194,10 +174,7 @@ async fn connection_without_a_whole_request_is_closed() {
         format!("{preface}{settings}"),
         format!("{preface}{settings}{headers}"),
     ] {
-        let mut client = TcpStream::connect(gateway.address())
-            .await
-            .expect("it listens");
-        write(&mut client, &sent).await;
+        let mut client = client_sending(&gateway, &sent).await;
         let begin = Instant::now();
         until_closed(&mut client).await;
         println!("{sent:?} is closed after {:?}", begin.elapsed());
@@ -210,7 +187,7 @@ async fn connection_without_a_whole_request_is_closed() {
 fn gateway_with_one_slot(options: &[&str]) -> (Folder, Gateway) {
     let folder = Folder::new();
     let rules = "rules: [{ id: in-flight, key: global, algorithm: concurrency, limit: 1 }]";
-    let path = folder.write(rules);
+    let path = folder.write("rules.yaml", rules);
     let file = path.to_str().expect("text");
     let own = ["--no-load", "--client-timeout", "1", "--rules", file];
     let gateway = Gateway::start(&[&own, options].concat());
@@ -269,17 +246,7 @@ async fn until_free(gateway: &Gateway) {
 
 /// As [`until_free`], by a request that reaches the backend.
 async fn until_free_at(gateway: &Gateway, backend: &TcpListener) {
-    let served = async {
-        let (mut stream, _) = backend.accept().await.expect("a connection");
-        read_until(&mut stream, "\r\n\r\n").await;
-        write(
-            &mut stream,
-            "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok",
-        )
-        .await;
-        stream
-    };
-    tokio::join!(until_free(gateway), timeout(PATIENCE, served))
+    tokio::join!(until_free(gateway), timeout(PATIENCE, serve_one(backend)))
         .1
         .expect("it is asked");
 }

@@ -3,11 +3,12 @@
 //! [`Server`] is a Redis or Valkey child process that can be paused, killed and
 //! restarted. [`Cluster`] is several of them, and [`Sentinels`] watch two. An [`Authority`] signs certificates. [`Proxy`] is between a client and that server and loses,
 //! delays or cuts what passes through it. [`Nginx`] is a real one in front of a web server. [`Client`] asks a web server over one
-//! connection, and [`Browser`] shows a page as people see it. [`logged`] returns the events that a test logged. [`unpack`] reads the reply of
+//! connection, and [`Browser`] shows a page as people see it. [`Folder`] holds the files of a test. [`logged`] returns the events that a test logged. [`unpack`] reads the reply of
 //! the decision script.
 
 mod browser;
 mod cluster;
+mod folder;
 mod http;
 mod launch;
 mod log;
@@ -21,6 +22,7 @@ mod tls;
 
 pub(crate) use self::browser::Browser;
 pub(crate) use self::cluster::Cluster;
+pub(crate) use self::folder::Folder;
 pub(crate) use self::http::{Client, Reply};
 pub(crate) use self::log::{logged, on_each_line};
 pub(crate) use self::nginx::Nginx;

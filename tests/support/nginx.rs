@@ -3,25 +3,28 @@
 use std::{
     fs,
     net::{SocketAddr, TcpStream},
-    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     thread,
     time::{Duration, Instant},
 };
 
-use super::launch::{end, free_port, fresh_directory, loopback};
+use super::{
+    folder::Folder,
+    launch::{end, free_port, loopback},
+};
 
 /// An nginx on a free port, which is stopped when this is dropped.
 pub(crate) struct Nginx {
     child: Child,
     port: u16,
-    folder: PathBuf,
+    /// Removed after the process has ended.
+    _folder: Folder,
 }
 
 impl Nginx {
     /// Starts it with these locations.
     pub(crate) fn start(locations: &str) -> Self {
-        let folder = fresh_directory();
+        let folder = Folder::new();
         let deadline = Instant::now() + START_TIMEOUT;
         loop {
             let port = free_port();
@@ -32,13 +35,13 @@ impl Nginx {
                     return Self {
                         child,
                         port,
-                        folder,
+                        _folder: folder,
                     };
                 }
                 thread::sleep(Duration::from_millis(5));
             }
             end(&mut child);
-            let log = fs::read_to_string(folder.join("log")).unwrap_or_default();
+            let log = fs::read_to_string(folder.path("log")).unwrap_or_default();
             assert!(Instant::now() < deadline, "nginx did not start: {log}");
         }
     }
@@ -51,12 +54,11 @@ impl Nginx {
 impl Drop for Nginx {
     fn drop(&mut self) {
         end(&mut self.child);
-        let _ = fs::remove_dir_all(&self.folder);
     }
 }
 
-fn spawn(folder: &Path, port: u16, locations: &str) -> Child {
-    let place = folder.display();
+fn spawn(folder: &Folder, port: u16, locations: &str) -> Child {
+    let place = folder.root().display();
     let temporary = ["client_body", "fastcgi", "proxy", "scgi", "uwsgi"]
         .map(|name| format!("{name}_temp_path {place}/{name};"))
         .concat();
@@ -64,15 +66,14 @@ fn spawn(folder: &Path, port: u16, locations: &str) -> Child {
         "daemon off; master_process off; pid {place}/pid; error_log {place}/log;\nevents {{}}\n\
          http {{ access_log off; {temporary}\nserver {{ listen 127.0.0.1:{port};\n{locations}\n}} }}\n"
     );
-    let file = folder.join("nginx.conf");
-    fs::write(&file, configuration).expect("the directory is writable");
+    let file = folder.write("nginx.conf", &configuration);
     let spawned = Command::new("nginx")
         .arg("-p")
-        .arg(folder)
+        .arg(folder.root())
         .arg("-c")
         .arg(&file)
         .arg("-e")
-        .arg(folder.join("log"))
+        .arg(folder.path("log"))
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null())

@@ -80,7 +80,8 @@ struct FileWatcher {
     wakes: Receiver<()>,
     is_stopped: Arc<AtomicBool>,
     interval: Duration,
-    /// One for each folder: a watcher of a folder and of one in it hears twice that the inner one is gone, and warns of that.
+    /// One for each folder: a watcher of a folder and of one in it is notified twice that the inner one is gone, and logs a
+    /// warning.
     /// Empty if the system has no watch left: then the file is polled.
     watchers: Vec<RecommendedWatcher>,
     /// The folder of each watcher.

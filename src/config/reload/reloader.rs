@@ -169,7 +169,7 @@ impl Reloader {
         Ok(Some(new.into_version(self.number() + 1, Clock::wall_now())))
     }
 
-    /// Takes a version of which this was parsed.
+    /// Takes a version, whose text was parsed with this result.
     ///
     /// # Errors
     ///

@@ -59,8 +59,8 @@ impl RuleSource {
     /// `initial` is in force until rules are found there, or for as long as Redis has none. The rules in Redis are read by the
     /// [`reader`](Self::reader) of this source, so it needs what `initial` was read with. To begin with those in Redis, await
     /// [`RulesHandle::reload`](super::RulesHandle::reload) before the service starts. Its error is logged, and leaves the initial
-    /// rules in force: it is not a reason to end the start, because anyone who writes to Redis could cause it. While Redis is down, the rules in force
-    /// stay.
+    /// rules in force: it is not a reason to end the start, because anyone who writes to Redis could cause it. While Redis is
+    /// down, the rules in force stay.
     ///
     /// One key (`prefix:{!}:rules`, a hash without expiry) has the last ten versions. Each layer holds one more connection, which
     /// listens on the channel of that name. [`remote`](crate::remote#rules) lists the rights that it needs. If it cannot
