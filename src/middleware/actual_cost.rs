@@ -11,9 +11,6 @@ use crate::{
     sync::Mutex,
 };
 
-#[cfg(feature = "axum")]
-use super::missing::MissingActualCost;
-
 /// Sets the real cost of a request, from its handler.
 ///
 /// It can be set until the body of the response is dropped, and takes precedence over the closure of the rule. It has no
@@ -122,32 +119,6 @@ impl ActualCost {
 impl fmt::Debug for ActualCost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ActualCost").finish_non_exhaustive()
-    }
-}
-
-// === axum ===
-
-#[cfg(feature = "axum")]
-impl<S: Sync> axum::extract::FromRequestParts<S> for ActualCost {
-    type Rejection = MissingActualCost;
-
-    async fn from_request_parts(
-        parts: &mut http::request::Parts,
-        _: &S,
-    ) -> Result<Self, Self::Rejection> {
-        Self::from_extensions(&parts.extensions).ok_or(MissingActualCost)
-    }
-}
-
-#[cfg(feature = "axum")]
-impl<S: Sync> axum::extract::OptionalFromRequestParts<S> for ActualCost {
-    type Rejection = std::convert::Infallible;
-
-    async fn from_request_parts(
-        parts: &mut http::request::Parts,
-        _: &S,
-    ) -> Result<Option<Self>, Self::Rejection> {
-        Ok(Self::from_extensions(&parts.extensions))
     }
 }
 

@@ -10,9 +10,6 @@ use crate::{
     state::{CountedBy, PolicyState},
 };
 
-#[cfg(feature = "axum")]
-use super::missing::MissingRateLimitInfo;
-
 /// Decisions of all layers that a request went through, for its handler.
 ///
 /// With axum it is an extractor, also as `Option<RateLimitInfo>`. Without a layer around the route the extractor
@@ -127,32 +124,6 @@ impl RateLimitInfo {
         let narrowest = |decision| Some((Decision::narrowest(decision)?, decision));
         let narrowest = self.decisions.iter().filter_map(narrowest);
         narrowest.min_by_key(|(state, _)| state.headroom())
-    }
-}
-
-// === axum ===
-
-#[cfg(feature = "axum")]
-impl<S: Sync> axum::extract::FromRequestParts<S> for RateLimitInfo {
-    type Rejection = MissingRateLimitInfo;
-
-    async fn from_request_parts(
-        parts: &mut http::request::Parts,
-        _: &S,
-    ) -> Result<Self, Self::Rejection> {
-        Self::from_extensions(&parts.extensions).ok_or(MissingRateLimitInfo)
-    }
-}
-
-#[cfg(feature = "axum")]
-impl<S: Sync> axum::extract::OptionalFromRequestParts<S> for RateLimitInfo {
-    type Rejection = std::convert::Infallible;
-
-    async fn from_request_parts(
-        parts: &mut http::request::Parts,
-        _: &S,
-    ) -> Result<Option<Self>, Self::Rejection> {
-        Ok(Self::from_extensions(&parts.extensions))
     }
 }
 

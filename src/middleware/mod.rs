@@ -160,6 +160,8 @@ pub(crate) mod admission;
 mod body;
 #[cfg(feature = "explain")]
 mod explanation;
+#[cfg(feature = "axum")]
+mod extractors;
 mod first_decision;
 pub(crate) mod future;
 pub(crate) mod in_force;
