@@ -62,9 +62,6 @@ impl Start {
         recovery: Recovery,
         now: Timestamp,
     ) -> Option<Admitted> {
-        if usage.remaining >= usage.limit {
-            return None;
-        }
         let outstanding = self.outstanding(policies, usage, recovery, now);
         let (amount, from) = match policies.whole.counter() {
             Counter::Bucket(_) => {
@@ -119,6 +116,10 @@ impl Start {
         recovery: Recovery,
         now: Timestamp,
     ) -> u64 {
+        // A full bucket is full now, whenever it became so.
+        if usage.remaining >= usage.limit {
+            return 0;
+        }
         match policies.part.counter() {
             Counter::Bucket(_) => {
                 let before = self.usage.reset_at.max(self.at).max(recovery.at);
@@ -275,6 +276,18 @@ mod tests {
                 assert_eq!(amount(&start, more), Some(expected), "{algorithm:?}");
             }
         }
+    }
+
+    // Regression: the time for which a share had been full became debt, which was merged. A restart of Redis cost a tenth of the
+    // limit for as long as shares took part.
+    #[test]
+    fn charge_of_the_shared_store_on_a_full_share_makes_nothing_outstanding() {
+        let policies = halves(Algorithm::TokenBucket);
+        let mut start = start(3, 24);
+        let usages = (Usage::new(5, 5, at(60)), Usage::new(5, 4, at(72)));
+        start.change_shared(&policies, usages, back(0), at(60));
+        let admitted = start.admitted(&policies, usages.1, back(0), at(60));
+        assert_eq!(admitted, None);
     }
 
     #[test]
