@@ -23,6 +23,7 @@ use std::{
     time::Duration,
 };
 
+use futures_util::future::join;
 use smallvec::SmallVec;
 use tokio::sync::Mutex as AsyncMutex;
 
@@ -34,7 +35,7 @@ use crate::{
     decision::Decision,
     error::Error,
     error_chain::ErrorChain,
-    home, join,
+    home,
     key::Key,
     log,
     penalty::Penalty,
@@ -179,7 +180,7 @@ impl BlockCheck {
                 Ok((decision, slots))
             };
             let refreshing = refresher.refresh_in_time(time);
-            let (result, ()) = join::both(deciding, refreshing).await;
+            let (result, ()) = join(deciding, refreshing).await;
             let (decision, slots) = result?;
             slots.claim();
             let (decision, blocks, receipt) = {

@@ -1,12 +1,12 @@
 //! Waits of requests with blocked keys that last longer than the blocks.
 
+use futures_util::future::{join, join_all};
 use smallvec::SmallVec;
 
 use crate::{
     charge::{Charge, Charges, OwnedCharge},
     clock::Timestamp,
     decision::Decision,
-    join,
     penalty::{BanState, Penalty},
     policy::Policy,
     state::{DeniedBy, PolicyState, Retry, Usage},
@@ -26,8 +26,7 @@ pub(crate) async fn with_waits(
 ) -> Decision {
     let asking = time.ask(|| ask(&charges, store));
     let bans = charges.iter().map(|charge| ban_of(charge, store, time));
-    let bans = join::all(bans.map(Box::pin).collect());
-    let (Ok(asked), bans) = join::both(asking, bans).await else {
+    let (Ok(asked), bans) = join(asking, join_all(bans)).await else {
         return denial;
     };
     let now = asked.decided_at();

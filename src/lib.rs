@@ -100,7 +100,6 @@ pub mod headers;
 mod health;
 mod hold;
 mod home;
-mod join;
 mod key;
 mod limiter;
 mod log;

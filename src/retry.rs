@@ -332,6 +332,12 @@ mod tests {
         }
     }
 
+    /// Ends the lease of the first task, as if its runtime had not been driven for long.
+    fn end_lease(owner: &Stuck) {
+        let mut state = owner.queue.state.lock();
+        state.lease.renew(1, Timestamp::default());
+    }
+
     // Regression: the items of a round waited until its runtime was driven again, or ended.
     #[test]
     fn round_on_a_runtime_that_nobody_drives_is_taken_over() {
@@ -346,12 +352,7 @@ mod tests {
             RetryQueue::resume(&owner);
             tokio::task::yield_now().await;
             assert_eq!(owner.tried().len(), 2, "it may only be slow");
-            owner
-                .queue
-                .state
-                .lock()
-                .lease
-                .renew(1, Timestamp::default());
+            end_lease(&owner);
             RetryQueue::resume(&owner);
             until(|| owner.tried().len() > 2).await;
         });
@@ -368,12 +369,7 @@ mod tests {
         let owner = Arc::new(Stuck::default());
         let still = runtime();
         still.block_on(async { add(&owner, "release") });
-        owner
-            .queue
-            .state
-            .lock()
-            .lease
-            .renew(1, Timestamp::default());
+        end_lease(&owner);
         still.block_on(async { RetryQueue::resume(&owner) });
         runtime().block_on(until(|| !owner.tried().is_empty()));
         assert_eq!(owner.tried(), ["release"]);

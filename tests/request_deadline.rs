@@ -171,7 +171,7 @@ async fn store_without_a_fallback_is_not_asked_once_half_of_the_deadline_is_used
     assert_eq!(usage.expect("counted").remaining, 999);
 }
 
-/// A custom store without a deadline, of which each decision takes as long as the test says.
+/// A custom store without a deadline, whose two decisions take these times.
 #[derive(Debug)]
 struct Slow {
     inner: MemoryStore,

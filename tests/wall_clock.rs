@@ -4,14 +4,14 @@
 
 use std::{
     convert::Infallible,
-    env, fs,
+    env, fs, future,
     path::Path,
     process::Command,
     time::{Duration, Instant, SystemTime},
 };
 
 use axum::{Router, body::Body};
-use http::{HeaderMap, Method, Request, Response};
+use http::{HeaderMap, Method, Request, Response, request::Parts};
 use http_body_util::BodyExt;
 use serde_json::Value;
 use tollgate::{
@@ -178,6 +178,15 @@ async fn headers_and_handlers_show_the_wall_clock_of_the_moment() {
         let layer = RateLimitLayer::builder().policy(hourly().key(Header::new("x-caller")));
         (layer.headers(headers).build().expect("a layer"), unit)
     });
+    // Of two decisions, before and after a lookup, one is made.
+    let user = |_: &Parts| future::ready(Ok::<_, Infallible>(Some(Key::new("ada"))));
+    let looked_up = RateLimitLayer::builder()
+        .policy(hourly().key(Header::new("x-caller")))
+        .policy(Policy::new("plenty", Quota::per_hour(1_000)).key_async(user))
+        .build();
+    let looked_up = [(looked_up.expect("a layer"), 1.0)];
+    let layers = layers.into_iter().chain(looked_up);
+    let layers: Vec<_> = layers.collect();
     // Keys in debt stay so, whatever the wall clock does: only what is shown changes.
     for (number, ahead) in [HOUR, Duration::ZERO, 24 * HOUR, HOUR]
         .into_iter()
@@ -261,6 +270,11 @@ async fn operators_see_the_wall_clock_of_the_moment() {
     for ahead in [HOUR, Duration::ZERO, 24 * HOUR] {
         set_ahead(ahead);
         let limiter = layer.limiter();
+        let policy = Policy::new("other", Quota::per_hour(2));
+        let denied = limiter.check(&[policy.charge(Key::new("ada"))]).await;
+        let denied = denied.expect("a decision");
+        assert!(!denied.is_allowed(), "the key is blocked");
+        assert_near(denied.wall_time(denied.decided_at()), wall());
         let blocks = limiter.blocks();
         assert_near(blocks[0].since(), wall());
         assert_near(blocks[0].until(), wall() + HOUR / 2);

@@ -8,7 +8,7 @@ use std::{
 use axum::body::{Body, Bytes};
 use http_body::{Frame, SizeHint};
 
-/// What a body returns when it is asked for its next piece.
+/// The next piece of a body, once it is there.
 pub(crate) type Polled = Poll<Option<Result<Frame<Bytes>, axum::Error>>>;
 
 /// Returns a body whose pieces go through a function, which is dropped with the body.

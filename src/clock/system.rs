@@ -138,9 +138,9 @@ impl Clock {
     }
 
     /// Returns the time of the wall clock.
-    #[cfg(feature = "reload")]
+    #[cfg(any(feature = "redis", feature = "reload"))]
     pub(crate) fn wall_now() -> Timestamp {
-        Self::system().wall_time(Self::system().now())
+        Self::known_wall_time(SYSTEM.read().now)
     }
 
     /// Returns a time by the system's clock as the wall clock showed it when the clock was last read.
@@ -185,7 +185,7 @@ impl Clock {
             Source::Server(clock) => clock.read(),
             #[cfg(feature = "redis")]
             Source::Wall => Reading {
-                now: Self::known_wall_time(SYSTEM.read().now),
+                now: Self::wall_now(),
                 step: 0,
             },
         }

@@ -1,10 +1,10 @@
-//! What the wall clock shows beside the system's clock of this crate, which does not follow its steps.
+//! The difference between the wall clock and the system's clock of this crate, which does not follow its steps.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use super::timestamp::Timestamp;
 
-/// The difference between the wall clock and this one, which begins with none.
+/// The difference, which is 0 at first.
 #[derive(Debug, Default)]
 pub(super) struct Wall {
     /// Microseconds by which the wall clock is ahead.

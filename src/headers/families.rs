@@ -333,9 +333,11 @@ struct Narrowest {
 impl Narrowest {
     fn of(decision: &Decision) -> Option<Self> {
         let state = decision.narrowest()?;
-        let until_reset = state.header_usage()?.reset_at.since(decision.decided_at());
+        let mut usage = state.header_usage()?;
+        let until_reset = usage.reset_at.since(decision.decided_at());
+        usage.reset_at = decision.wall_time(usage.reset_at);
         Some(Self {
-            usage: decision.header_usage(state)?,
+            usage,
             headroom: if decision.is_allowed() {
                 state.headroom()
             } else {

@@ -2,7 +2,9 @@
 
 use std::{collections::HashMap, future::Future, pin::Pin};
 
-use crate::{charge::Charge, error::Error, join, key::Key, state::PolicyName, store::StoreFuture};
+use futures_util::future::join_all;
+
+use crate::{charge::Charge, error::Error, key::Key, state::PolicyName, store::StoreFuture};
 
 /// Items grouped by key. Each group is one call to the store, so a key that fails does not affect the others.
 ///
@@ -54,7 +56,7 @@ impl<T> KeyBatches<T> {
 
     /// Starts one call per batch. The future returns the result of each item's batch, in the order of the items.
     pub(super) fn call(self, call: impl FnMut(Vec<T>) -> StoreFuture<()>) -> BatchResults {
-        let replies = join::all(self.batches.into_iter().map(call).collect());
+        let replies = join_all(self.batches.into_iter().map(call));
         let batch_of = self.batch_of;
         Box::pin(async move {
             let results = replies.await;

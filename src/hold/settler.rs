@@ -14,11 +14,13 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
+use futures_util::future::join_all;
+
 use crate::{
     clock::Clock,
     error::{Error, ErrorKind},
     error_chain::ErrorChain,
-    home, join, log,
+    home, log,
     retry::{RetryFuture, RetryOwner, RetryQueue},
     state::CountedBy,
     store::{Correction, Receipt, Settlement, Store, StoreFuture},
@@ -73,7 +75,7 @@ impl Settler {
         if !local.is_empty() {
             replies.push(self.store.settle(Receipt::with(local)));
         }
-        let replies = join::all(replies);
+        let replies = join_all(replies);
         StoreFuture::boxed(async move { replies.await.into_iter().collect() })
     }
 

@@ -81,8 +81,7 @@ struct FileWatcher {
     is_stopped: Arc<AtomicBool>,
     interval: Duration,
     /// One for each folder: a watcher of a folder and of one in it is notified twice that the inner one is gone, and logs a
-    /// warning.
-    /// Empty if the system has no watch left: then the file is polled.
+    /// warning. Empty if the system has no watch left: then the file is polled.
     watchers: Vec<RecommendedWatcher>,
     /// The folder of each watcher.
     watched: [Option<PathBuf>; 2],

@@ -25,8 +25,8 @@
 //!
 //! With [`RuleSource::redis`], all instances have the rules that are stored in Redis. Whichever of them
 //! [pushes](RulesHandle::push) a set, all take it within a second: the push is announced to a connection that listens. Where no
-//! announcement can be received, an instance reads twice a second. Every [`poll_interval`](RuleSource::poll_interval) (5 s) it reads anyway; if
-//! a connection dies in silence, a new set is taken within that interval and 5 seconds more.
+//! announcement can be received, an instance reads twice a second. Every [`poll_interval`](RuleSource::poll_interval) (5 s) it
+//! reads anyway; if a connection dies in silence, a new set is taken within that interval and 5 seconds more.
 //!
 //! A push replaces the version that its author has seen, or fails with a [conflict](ReloadError::Conflict). While Redis is down,
 //! nothing can be pushed and the rules in force stay. They also stay if Redis loses them, until the next push.
