@@ -21,7 +21,7 @@ use std::{
 };
 
 use tollgate::{
-    Decision, Key, OnOutage, Policy, Quota, RateLimiter, state::Outcome, store::Health,
+    Decision, Key, OnOutage, Policy, Quota, RateLimiter, decision::Outcome, store::Health,
 };
 
 #[tokio::main]

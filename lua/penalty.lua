@@ -1,4 +1,5 @@
--- Penalty: a key that was denied several times is banned for a time, whatever the algorithm. Twin of src/penalty.rs.
+-- Penalty: a key that was denied several times is banned for a time, whatever the algorithm. Twin:
+-- src/policy/penalty.rs.
 -- This part reads the ban before the charge is computed; lua/denial.lua applies it, and counts a denial.
 --
 -- KEYS   one per charge with a penalty, after the keys of all charges of the request: a string

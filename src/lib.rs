@@ -51,7 +51,7 @@
 //! | keys, costs and tiers of a policy | [`rules`] |
 //! | response headers | [`headers`] |
 //! | responses to rejected requests | [`rejection`] |
-//! | bans after repeated denials | [`penalty`] |
+//! | bans after repeated denials | [`policy::Penalty`] |
 //! | denying a key for a time | [`block`], [`RateLimiter::block`] |
 //! | limiting without HTTP | [`RateLimiter`]; Tower services: [`call`] |
 //! | which algorithm to choose | [`algorithm::guide`] |
@@ -68,82 +68,54 @@
 //! | a custom store | [`store`] |
 //! | warnings about misconfigurations | [`diagnosis`] |
 
-mod address;
 pub mod algorithm;
-mod backoff;
 pub mod block;
-mod block_check;
-mod block_list;
-mod block_wait;
 pub mod builder;
 pub mod call;
-mod charge;
+pub mod charge;
 pub mod clock;
 #[cfg(feature = "rules")]
 pub mod config;
 #[cfg(feature = "dashboard")]
 pub mod dashboard;
-mod decision;
+pub mod decision;
 pub mod diagnosis;
-#[cfg(feature = "dashboard")]
-mod durations;
 pub mod error;
-mod error_chain;
 #[cfg(feature = "explain")]
 pub mod explain;
 pub mod extract;
-mod fleet;
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod headers;
-mod health;
 mod hold;
-mod home;
 mod key;
 mod limiter;
-mod log;
 pub mod matching;
 pub mod memory;
-mod merge;
 pub mod middleware;
-mod outside_text;
-pub mod penalty;
-mod policy;
-mod quota;
+pub mod policy;
 pub mod rejection;
 #[cfg(feature = "redis")]
 pub mod remote;
 #[cfg(feature = "redis")]
 pub mod resilience;
-mod retry;
 pub mod rules;
-mod settlement;
-mod slot;
-mod spawn;
-pub mod state;
-mod stats;
 pub mod store;
-#[cfg(feature = "reload")]
-mod stored_rules;
-mod sync;
-mod task_lease;
+mod task;
 pub mod telemetry;
-mod ticket;
 pub mod tiers;
-mod timer;
 #[cfg(feature = "top-keys")]
 pub mod top_keys;
-mod waited;
 
-pub use self::decision::Decision;
+pub use self::algorithm::quota::Quota;
+pub use self::decision::decision::Decision;
 pub use self::error::{Error, ErrorKind};
 pub use self::hold::Hold;
-pub use self::key::Key;
-pub use self::limiter::RateLimiter;
+pub use self::key::key::Key;
+pub use self::limiter::limiter::RateLimiter;
 pub use self::middleware::layer::RateLimitLayer;
-pub use self::policy::{OnOutage, Policy};
-pub use self::quota::Quota;
+pub use self::policy::policy::{OnOutage, Policy};
 
 // These types exist only to run the examples of the documents as doc tests.
 

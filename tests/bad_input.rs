@@ -8,13 +8,13 @@ use tollgate::{
     Error, ErrorKind, Key, Policy, Quota, RateLimitLayer, RateLimiter,
     builder::RateLimitLayerBuilder,
     clock::Clock,
+    decision::PolicyName,
     extract::{Global, PeerIp},
     headers::Headers,
     matching::PathPattern,
     memory::MemoryStore,
     remote::{RedisStore, RedisStoreBuilder},
     resilience::ResilientStore,
-    state::PolicyName,
     store::Store,
 };
 use tower::{Layer, ServiceExt, service_fn};

@@ -15,14 +15,15 @@ use tokio::task::JoinSet;
 use tollgate::{
     Decision, ErrorKind, Key, Policy, Quota, RateLimitLayer, RateLimiter,
     algorithm::Algorithm,
-    block::{Block, BlockTarget},
+    block::{Block, BlockList, BlockTarget},
+    charge::{Charge, Receipt},
     clock::{Clock, Timestamp},
+    decision::{CountedBy, DeniedBy, Outcome},
     extract::Header,
-    penalty::Penalty,
+    policy::Penalty,
     remote::{RedisStore, RedisStoreBuilder, Script},
     rules::RuleMode,
-    state::{CountedBy, DeniedBy, Outcome},
-    store::{BlockList, Charge, Receipt, Store, StoreFuture},
+    store::{Store, StoreFuture},
     tiers::Tier,
 };
 use tower::{Layer, ServiceExt, service_fn};

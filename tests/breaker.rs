@@ -15,13 +15,14 @@ use std::{
 use tokio::sync::oneshot;
 use tollgate::{
     Decision, Error, ErrorKind, Key, OnOutage, Policy, Quota,
+    charge::Charge,
     clock::{Clock, Timestamp},
+    decision::{CountedBy, Outcome, PolicyState, Retry, Usage},
     diagnosis::{Code, Warning},
     error::Phase,
     memory::MemoryStore,
     resilience::ResilientStore,
-    state::{CountedBy, Outcome, PolicyState, Retry, Usage},
-    store::{CallObserver, CallReport, Charge, Mode, Store, StoreFuture},
+    store::{CallObserver, CallReport, Mode, Store, StoreFuture},
 };
 
 use crate::support::logged;

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 use tollgate::{
     Decision, Key, Policy, Quota, RateLimiter,
+    charge::Charge,
+    decision::CountedBy,
     remote::{RedisStore, RedisStoreBuilder},
-    state::CountedBy,
-    store::Charge,
 };
 
 use crate::support::{Proxy, Server, logged};

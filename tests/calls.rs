@@ -18,13 +18,14 @@ use tollgate::{
         CallFuture, CallLimit, CallLimitLayer, CallLimitLayerBuilder, CallOutcome, CallRule,
         CompletedCall,
     },
+    charge::{Charge, Receipt},
     clock::{Clock, Timestamp},
     diagnosis::{Code, Warning},
     extract::Extracted,
     memory::MemoryStore,
     rejection::{Reason, Rejection},
     rules::{OnMissingKey, RuleMode},
-    store::{Charge, Receipt, Store, StoreFuture},
+    store::{Store, StoreFuture},
 };
 use tower::{Layer, Service, ServiceBuilder, ServiceExt, limit::ConcurrencyLimit, service_fn};
 

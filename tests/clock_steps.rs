@@ -6,10 +6,10 @@ use std::{sync::Arc, thread, time::Duration};
 use tollgate::{
     Decision, Key, Policy, Quota, RateLimiter,
     algorithm::{Algorithm, WindowStart},
+    charge::{Charge, Receipt},
     clock::{Clock, Timestamp},
+    decision::{Retry, Usage},
     memory::MemoryStore,
-    state::{Retry, Usage},
-    store::{Charge, Receipt},
 };
 
 /// Shortly after the start of 1970, when a machine without a battery boots.

@@ -8,12 +8,13 @@ use tokio::task::{JoinSet, yield_now};
 use tollgate::{
     Decision, ErrorKind, Key, Policy, Quota, RateLimiter,
     algorithm::Algorithm,
+    charge::Charge,
+    decision::CountedBy,
     diagnosis::{Code, Warning},
     memory::MemoryStore,
     remote::{RedisStore, RedisStoreBuilder},
     resilience::ResilientStore,
-    state::CountedBy,
-    store::{Charge, Mode},
+    store::Mode,
 };
 
 use crate::support::{Cluster, Server, logged};

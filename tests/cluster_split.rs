@@ -10,10 +10,10 @@ use tokio::task::{JoinSet, yield_now};
 use tollgate::{
     Decision, Key, Policy, Quota, RateLimiter,
     algorithm::{Algorithm, WindowStart},
+    charge::{Charge, Receipt},
+    decision::{CountedBy, Outcome, PolicyState},
     diagnosis::{Code, Warning},
     remote::RedisStore,
-    state::{CountedBy, Outcome, PolicyState},
-    store::{Charge, Receipt},
 };
 
 use crate::support::{Cluster, Server};

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use tollgate::{
     Decision, Key, Policy, Quota, RateLimiter,
+    decision::CountedBy,
     diagnosis::{Code, Warning},
-    state::CountedBy,
     store::Mode,
 };
 

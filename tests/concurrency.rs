@@ -16,11 +16,12 @@ use redis::Value;
 use tollgate::{
     Key, Policy, Quota, RateLimitLayer, RateLimiter,
     algorithm::Algorithm,
+    charge::Receipt,
     clock::{Clock, Timestamp},
+    decision::Outcome,
     extract::Global,
     remote::RedisStore,
-    state::Outcome,
-    store::{Receipt, Store},
+    store::Store,
 };
 use tower::{Layer, ServiceExt, service_fn};
 

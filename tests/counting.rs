@@ -7,7 +7,7 @@ use tollgate::{
     Quota,
     algorithm::{Algorithm, Counter, Counting, WindowStart},
     clock::Timestamp,
-    state::{Retry, Usage},
+    decision::{Retry, Usage},
 };
 
 const START: u64 = 1_700_000_000_000_000;

@@ -15,9 +15,9 @@ use std::{
 use tokio::task::JoinSet;
 use tollgate::{
     Decision, Error, ErrorKind, Key, Policy, Quota, RateLimiter,
+    decision::CountedBy,
     error::Phase,
     remote::{Credentials, RedisStore, RedisStoreBuilder},
-    state::CountedBy,
 };
 
 use crate::support::{Server, logged};

@@ -34,7 +34,7 @@ use tollgate::{
     Key, Policy, Quota, RateLimitLayer,
     dashboard::{Dashboard, DashboardBuilder},
     extract::Header,
-    penalty::Penalty,
+    policy::Penalty,
 };
 use tower::{Layer, ServiceExt, service_fn};
 

@@ -11,11 +11,12 @@ use http_body_util::BodyExt;
 use tollgate::{
     Decision, Error, ErrorKind, Key, OnOutage, Policy, Quota, RateLimitLayer,
     builder::RateLimitLayerBuilder,
+    charge::{Charge, OwnedCharge},
     clock::{Clock, Timestamp},
+    decision::{CountedBy, Outcome, PolicyState},
     extract::{ApiKey, Global, Header, PeerIp},
     rejection::{MakeRejection, Rejection, RejectionFormat},
-    state::{CountedBy, Outcome, PolicyState},
-    store::{Charge, OwnedCharge, Store, StoreFuture},
+    store::{Store, StoreFuture},
 };
 use tower::{Layer, Service, ServiceExt, service_fn};
 

@@ -21,9 +21,9 @@ use tollgate::{
         QueueLimits, Refunded, SlidingState, WindowStart, WindowState,
     },
     clock::Timestamp,
-    penalty::{BanState, Penalty},
+    decision::{Retry, Usage},
+    policy::{BanState, Penalty},
     remote::Script,
-    state::{Retry, Usage},
 };
 
 use crate::support::{Random, Server, unpack};
@@ -1022,7 +1022,7 @@ fn parse_reply(
                 }
                 Counter::SlidingLog(log) => {
                     let (used, back, reset) = (next(), next(), next());
-                    let usage = tollgate::state::Usage::new(
+                    let usage = tollgate::decision::Usage::new(
                         log.limit(),
                         log.limit().saturating_sub(used),
                         Timestamp::from_micros(reset).max(at),

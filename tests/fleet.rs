@@ -14,10 +14,11 @@ use tollgate::{
     ErrorKind, Key, OnOutage, Policy, Quota, RateLimiter,
     algorithm::{Admitted, Algorithm, QueueLimits, WindowStart},
     builder::RateLimiterBuilder,
+    charge::{Charge, Merge},
     clock::Clock,
+    decision::{CountedBy, Outcome, PolicyState},
     remote::{RedisStore, Script},
-    state::{CountedBy, Outcome, PolicyState},
-    store::{Charge, Merge, Store},
+    store::Store,
 };
 
 use crate::support::{Mode, Proxy, Server};
@@ -257,7 +258,7 @@ async fn refund_of_a_local_charge_is_made_to_the_share() {
         for _ in 0..3 {
             let decision = fleet[0].check(&charges).await.expect("a decision");
             assert!(decision.is_allowed(), "{}", policy.name());
-            let receipt = tollgate::store::Receipt::of(&charges, &decision).expect("a charge");
+            let receipt = tollgate::charge::Receipt::of(&charges, &decision).expect("a charge");
             let receipt = receipt.actual_cost(|_, _| 0);
             fleet[0].settle(receipt).await.expect("it is settled");
         }
@@ -571,7 +572,7 @@ async fn usage_that_is_restored_is_the_settled_one() {
         for (key, price) in prices {
             let charges = [policy.charge(Key::new(key)).cost(40)];
             let decision = one[0].check(&charges).await.expect("a decision");
-            let receipt = tollgate::store::Receipt::of(&charges, &decision).expect("a charge");
+            let receipt = tollgate::charge::Receipt::of(&charges, &decision).expect("a charge");
             let settled = one[0].settle(receipt.actual_cost(|_, _| price)).await;
             settled.expect("it is settled");
         }

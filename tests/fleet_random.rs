@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tollgate::{Key, Policy, RateLimiter, state::CountedBy, store::Receipt};
+use tollgate::{Key, Policy, RateLimiter, charge::Receipt, decision::CountedBy};
 
 use crate::{
     fleet::{

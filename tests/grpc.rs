@@ -16,11 +16,12 @@ use tokio::{net::TcpListener, time};
 use tollgate::{
     Decision, Error, ErrorKind, Key, Policy, Quota, RateLimitLayer,
     builder::RateLimitLayerBuilder,
+    charge::Charge,
     clock::{Clock, Timestamp},
     extract::{ApiKey, Global, Header, PeerIp},
     headers::Headers,
     rejection::{Rejection, RejectionFormat},
-    store::{Charge, Store, StoreFuture},
+    store::{Store, StoreFuture},
 };
 use tonic::{
     Code, Status,

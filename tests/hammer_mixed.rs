@@ -15,10 +15,10 @@ use redis::Value;
 use tollgate::{
     Key, Policy, Quota, RateLimiter,
     algorithm::{Algorithm, Counter, Counting, WindowStart},
+    charge::{Charge, Receipt},
     clock::Timestamp,
+    decision::{Outcome, PolicyState},
     remote::RedisStore,
-    state::{Outcome, PolicyState},
-    store::{Charge, Receipt},
 };
 
 use crate::support::Server;

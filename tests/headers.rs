@@ -27,13 +27,14 @@ use tollgate::{
     Decision, ErrorKind, Key, Policy, Quota, RateLimitLayer, RateLimiter,
     algorithm::{Algorithm, QueueLimits, WindowStart},
     builder::RateLimitLayerBuilder,
+    charge::{Charge, OwnedCharge},
     clock::{Clock, Timestamp},
+    decision::{CountedBy, Outcome, PolicyState, Retry, Usage},
     extract::{Global, Header},
     headers::{DiscordScope, Headers, LegacyHeaders, ResetFormat},
     memory::MemoryStore,
     rules::OnMissingKey,
-    state::{CountedBy, Outcome, PolicyState, Retry, Usage},
-    store::{Charge, OwnedCharge, Store, StoreFuture},
+    store::{Store, StoreFuture},
     tiers::Tier,
 };
 use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};

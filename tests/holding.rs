@@ -13,12 +13,13 @@ use tokio::{runtime, sync::Semaphore, time};
 use tollgate::{
     Decision, Error, ErrorKind, Hold, Key, Policy, Quota, RateLimiter,
     algorithm::{Algorithm, Counter},
+    charge::{Charge, Correction, OwnedCharge, Receipt, Settlement},
     clock::{Clock, Timestamp},
+    decision::{CountedBy, PolicyState, Retry, Ticket, Usage},
     memory::MemoryStore,
     remote::RedisStore,
     resilience::ResilientStore,
-    state::{CountedBy, PolicyState, Retry, Usage},
-    store::{Charge, Correction, OwnedCharge, Receipt, Settlement, Store, StoreFuture, Ticket},
+    store::{Store, StoreFuture},
 };
 
 use crate::support::{Server, logged};

@@ -7,8 +7,9 @@ use tokio::task::JoinSet;
 use tollgate::{
     ErrorKind, Hold, Key, Policy, Quota, RateLimiter,
     algorithm::Algorithm,
+    charge::Receipt,
     remote::{RedisStore, Script},
-    store::{Receipt, Store},
+    store::Store,
 };
 
 use crate::support::{Mode, Proxy, Server};

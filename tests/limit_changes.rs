@@ -7,7 +7,7 @@ use tollgate::{
     Quota,
     algorithm::{Algorithm, Counter, Counting, SlidingLog, TokenBucket, WindowStart},
     clock::Timestamp,
-    state::Retry,
+    decision::Retry,
 };
 
 /// A minute opens here, and an hour and a day do not.

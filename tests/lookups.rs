@@ -24,13 +24,14 @@ use tollgate::{
     Decision, Error, ErrorKind, Key, Policy, Quota, RateLimitLayer,
     algorithm::{Algorithm, QueueLimits},
     builder::RateLimitLayerBuilder,
+    charge::{Charge, Correction, Receipt},
     extract::{AsyncKeyExtractor, Extracted, Global, Header, KeyExtractor, KeyLookup},
     headers::Headers,
     matching::PathPattern,
     middleware::RateLimitInfo,
     rejection::{Reason, Rejection},
     rules::{BodyOutcome, CompletedRequest, OnMissingKey, RequestOutcome, Rule},
-    store::{Charge, Correction, Receipt, Store, StoreFuture},
+    store::{Store, StoreFuture},
     tiers::{Tier, TierCache},
 };
 use tower::{Layer, Service, ServiceExt, limit::ConcurrencyLimit, service_fn};
@@ -336,7 +337,7 @@ async fn denial_after_the_lookups_keeps_what_a_policy_counts_of_denied_requests(
             let of = |name| {
                 decision
                     .state(name)
-                    .and_then(tollgate::state::PolicyState::usage)
+                    .and_then(tollgate::decision::PolicyState::usage)
                     .map(|usage| usage.remaining)
             };
             assert_eq!((of("strict"), of("usual")), (Some(left.0), Some(left.1)));

@@ -9,10 +9,10 @@ use std::{
 
 use tollgate::{
     Decision, ErrorKind, Key, Policy, Quota, RateLimiter,
+    charge::Charge,
     clock::{Clock, Timestamp},
+    decision::CountedBy,
     memory::MemoryStore,
-    state::CountedBy,
-    store::Charge,
 };
 
 use crate::support::{logged, on_each_line};

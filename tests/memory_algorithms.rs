@@ -6,10 +6,11 @@ use proptest::prelude::*;
 use tollgate::{
     Decision, Key, Policy, Quota, RateLimiter,
     algorithm::{Algorithm, WindowStart},
+    charge::{Charge, Receipt},
     clock::{Clock, Timestamp},
+    decision::Retry,
     memory::MemoryStore,
-    state::Retry,
-    store::{Charge, Receipt, Store},
+    store::Store,
 };
 
 /// The start of a month, a day and an hour: nothing comes back until a test moves the clock.

@@ -6,9 +6,9 @@ use allocation_counter::measure;
 use tollgate::{
     Decision, Key, Policy, Quota, RateLimiter,
     algorithm::{Algorithm, WindowStart},
+    charge::{Charge, Receipt},
     clock::{Clock, Timestamp},
     memory::MemoryStore,
-    store::{Charge, Receipt},
 };
 
 const START: Timestamp = Timestamp::from_micros(1_698_796_800_000_000);

@@ -9,9 +9,9 @@ use std::{
 use proptest::prelude::*;
 use tollgate::{
     Decision, Key, Policy, Quota, RateLimiter,
+    charge::{Charge, Receipt},
     clock::{Clock, Timestamp},
     memory::MemoryStore,
-    store::{Charge, Receipt},
 };
 
 const START: Timestamp = Timestamp::from_micros(1_700_000_000_000_000);

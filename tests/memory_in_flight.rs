@@ -6,9 +6,10 @@ use proptest::prelude::*;
 use tollgate::{
     Key, Policy, RateLimiter,
     algorithm::Algorithm,
+    charge::Receipt,
     clock::{Clock, Timestamp},
     memory::MemoryStore,
-    store::{Receipt, Store},
+    store::Store,
 };
 
 const START: Timestamp = Timestamp::from_micros(1_700_000_000_000_000);

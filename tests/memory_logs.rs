@@ -5,9 +5,10 @@ use std::time::Duration;
 use tollgate::{
     Decision, Key, Policy, Quota, RateLimiter,
     algorithm::Algorithm,
+    charge::Charge,
     clock::{Clock, Timestamp},
     memory::MemoryStore,
-    store::{Charge, Store},
+    store::Store,
 };
 
 const START: Timestamp = Timestamp::from_micros(1_700_000_000_000_000);

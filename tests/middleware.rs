@@ -25,14 +25,15 @@ use tokio::{sync::oneshot, time};
 use tollgate::{
     Decision, Error, ErrorKind, Key, Policy, Quota, RateLimitLayer, RateLimiter,
     builder::RateLimitLayerBuilder,
+    charge::{Charge, OwnedCharge},
     clock::{Clock, Timestamp},
+    decision::{CountedBy, Outcome, PolicyState, Retry, Usage},
     extract::{Global, Header},
     headers::Headers,
     middleware::ResponseBody,
     rejection::{Reason, Rejection},
     rules::OnMissingKey,
-    state::{CountedBy, Outcome, PolicyState, Retry, Usage},
-    store::{Charge, OwnedCharge, Store, StoreFuture},
+    store::{Store, StoreFuture},
 };
 use tower::{
     BoxError, Layer, Service, ServiceBuilder, ServiceExt,

@@ -8,12 +8,12 @@ use tollgate::{
     Decision, ErrorKind, Key, Policy, Quota, RateLimitLayer,
     builder::RateLimitLayerBuilder,
     clock::{Clock, Timestamp},
+    decision::Outcome,
     extract::{Global, Header, KeyExtractor},
     matching::PathPattern,
     rejection::Rejection,
     remote::RedisStore,
     rules::{Rule, RuleMode},
-    state::Outcome,
     tiers::Tier,
 };
 use tower::{Layer, ServiceExt, service_fn};

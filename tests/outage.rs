@@ -14,10 +14,11 @@ use tokio::{
 use tollgate::{
     Decision, ErrorKind, Key, OnOutage, Policy, Quota, RateLimiter,
     builder::RateLimiterBuilder,
+    charge::Charge,
+    decision::{CountedBy, Outcome},
     error::Phase,
     remote::{RedisStore, RedisStoreBuilder},
-    state::{CountedBy, Outcome},
-    store::{Charge, Mode as StoreMode, Store},
+    store::{Mode as StoreMode, Store},
 };
 
 use crate::support::{Mode, Proxy, Server, logged};

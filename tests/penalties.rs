@@ -12,14 +12,14 @@ use redis::Value;
 use tollgate::{
     Decision, ErrorKind, Key, Policy, Quota, RateLimitLayer, RateLimiter,
     algorithm::{Algorithm, WindowStart},
+    charge::Charge,
     clock::{Clock, Timestamp},
+    decision::{CountedBy, DeniedBy, Retry},
     extract::Header,
     memory::MemoryStore,
-    penalty::{BanState, Penalty},
+    policy::{BanState, Penalty},
     remote::{RedisStore, Script},
     rules::RuleMode,
-    state::{CountedBy, DeniedBy, Retry},
-    store::Charge,
 };
 use tower::{Layer, ServiceExt, service_fn};
 

@@ -19,12 +19,12 @@ use tokio::{
 use tollgate::{
     Decision, ErrorKind, Key, Policy, Quota, RateLimitLayer,
     algorithm::{Algorithm, QueueLimits},
+    charge::{Correction, Receipt},
     clock::Timestamp,
     extract::Global,
     middleware::{RateLimit, ResponseFuture},
     remote::RedisStore,
     rules::CompletedRequest,
-    store::{Correction, Receipt},
 };
 use tower::{BoxError, Layer, Service, ServiceExt, limit::ConcurrencyLimit, service_fn};
 use tower_test::mock;

@@ -7,11 +7,12 @@ use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, request::Parts
 use sfv::{BareItem, Item, Parser};
 use tollgate::{
     Decision, Error, ErrorKind, Key, Policy, Quota, RateLimitLayer,
+    charge::Charge,
     extract::{ExtensionKey, Header},
     headers::Headers,
     matching::PathPattern,
     rejection::Rejection,
-    store::{Charge, Store, StoreFuture},
+    store::{Store, StoreFuture},
     tiers::Tier,
 };
 use tower::{Layer, ServiceExt, service_fn};

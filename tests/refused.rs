@@ -8,9 +8,9 @@ use tokio::task::JoinSet;
 use tollgate::{
     ErrorKind, Key, Policy, Quota, RateLimiter,
     algorithm::Algorithm,
+    decision::CountedBy,
     diagnosis::Code,
     remote::{RedisStore, Script},
-    state::CountedBy,
 };
 
 use crate::support::{Server, logged, unpack};

@@ -6,8 +6,8 @@ use redis::Value;
 use tollgate::{
     Key, Policy, Quota, RateLimiter,
     algorithm::Algorithm,
+    decision::CountedBy,
     remote::{RedisStore, RedisStoreBuilder},
-    state::CountedBy,
 };
 
 use crate::{

@@ -14,13 +14,14 @@ use axum::{Router, body::Body, routing::get};
 use http::{Request, request::Parts};
 use tollgate::{
     Decision, Key, Policy, Quota, RateLimitLayer, RateLimiter,
+    charge::Charge,
     extract::Global,
     memory::MemoryStore,
     middleware::RateLimitInfo,
     remote::RedisStore,
     resilience::ResilientStore,
     rules::RuleMode,
-    store::{Charge, Store, StoreFuture},
+    store::{Store, StoreFuture},
 };
 use tower::ServiceExt;
 

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 use tollgate::{
     Decision, Error, ErrorKind, Key, Policy, Quota, RateLimiter,
+    decision::CountedBy,
     remote::{RedisStore, RedisStoreBuilder, Sentinel},
-    state::CountedBy,
 };
 
 use crate::support::{Sentinels, Server};

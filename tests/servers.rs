@@ -13,10 +13,11 @@ use tokio::sync::oneshot;
 use tollgate::{
     Decision, Error, ErrorKind, Key, Policy, Quota, RateLimiter,
     algorithm::{Algorithm, WindowStart},
+    charge::Receipt,
+    decision::CountedBy,
     diagnosis::Code,
     remote::{Credentials, RedisStore, RedisStoreBuilder, Sentinel},
-    state::CountedBy,
-    store::{Receipt, Store},
+    store::Store,
 };
 
 use crate::support::{Server, logged};

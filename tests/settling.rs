@@ -30,7 +30,9 @@ use tollgate::{
         SlidingState, WindowStart, WindowState,
     },
     builder::RateLimitLayerBuilder,
+    charge::{Charge, Correction},
     clock::{Clock, Timestamp},
+    decision::{CountedBy, Outcome, PolicyState},
     diagnosis::Code,
     extract::{Global, Header},
     memory::MemoryStore,
@@ -38,8 +40,7 @@ use tollgate::{
     remote::RedisStore,
     resilience::ResilientStore,
     rules::{BodyOutcome, CompletedRequest, OnMissingKey, RequestOutcome, Rule},
-    state::{CountedBy, Outcome, PolicyState},
-    store::{Charge, Correction, Store, StoreFuture},
+    store::{Store, StoreFuture},
     tiers::Tier,
 };
 use tower::{Layer, Service, ServiceExt, service_fn};
@@ -1518,7 +1519,7 @@ impl Model {
         correction
     }
 
-    fn usage(&mut self, now: Timestamp, policy: &Policy, key: &str) -> tollgate::state::Usage {
+    fn usage(&mut self, now: Timestamp, policy: &Policy, key: &str) -> tollgate::decision::Usage {
         let (counter, state) = self.at(policy.name().as_str(), key);
         counted!(&counter, state, (counter, state) => counter.usage(state, now))
     }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use tokio::runtime::{Builder, Runtime};
-use tollgate::{Decision, Key, Policy, Quota, RateLimiter, state::CountedBy};
+use tollgate::{Decision, Key, Policy, Quota, RateLimiter, decision::CountedBy};
 
 use crate::support::Server;
 

@@ -7,7 +7,7 @@ use tollgate::{
     Quota,
     algorithm::{Admitted, Counting, LogState, SlidingLog},
     clock::Timestamp,
-    state::Retry,
+    decision::Retry,
 };
 
 const START: u64 = 1_700_000_000_000_000;

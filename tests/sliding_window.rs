@@ -7,7 +7,7 @@ use tollgate::{
     ErrorKind, Quota,
     algorithm::{Counting, SlidingState, SlidingWindow},
     clock::Timestamp,
-    state::Retry,
+    decision::Retry,
 };
 
 const START: u64 = 1_700_000_000_000_000;

@@ -34,13 +34,14 @@ use tokio::{
 };
 use tollgate::{
     Decision, Key, Policy, Quota, RateLimitLayer, RateLimiter,
+    charge::{Charge, Receipt},
     clock::{Clock, Timestamp},
+    decision::PolicyName,
     diagnosis::{Code, Warning},
     extract::{Global, PeerIp},
     middleware::ActualCost,
     rules::{CompletedRequest, RequestOutcome, RuleMode},
-    state::PolicyName,
-    store::{Charge, Receipt, Store, StoreFuture},
+    store::{Store, StoreFuture},
 };
 use tower::{Layer, ServiceExt, service_fn};
 

@@ -22,14 +22,15 @@ use hyper_util::{rt::TokioIo, service::TowerToHyperService};
 use tokio::net::TcpListener;
 use tollgate::{
     Decision, Key, Policy, Quota, RateLimitLayer, RateLimiter,
+    charge::Charge,
     clock::{Clock, Timestamp},
+    decision::{CountedBy, Outcome, PolicyState},
     extract::{Global, Header, PeerIp, Route},
     matching::PathPattern,
     middleware::{ActualCost, RateLimit, RateLimitInfo, ResponseBody, ResponseFuture},
     rejection::{Reason, Rejection},
     rules::{CompletedRequest, OnMissingKey},
-    state::{CountedBy, Outcome, PolicyState},
-    store::{Charge, Store, StoreFuture},
+    store::{Store, StoreFuture},
 };
 use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_http::trace::TraceLayer;

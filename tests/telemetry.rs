@@ -21,10 +21,11 @@ use tollgate::{
     Error, ErrorKind, Key, OnOutage, Policy, Quota, RateLimitLayer, RateLimiter,
     block::Block,
     call::CallLimitLayer,
+    charge::{Charge, Receipt},
     extract::{Global, Header},
     memory::MemoryStore,
     resilience::ResilientStore,
-    store::{Charge, Receipt, Store, StoreFuture},
+    store::{Store, StoreFuture},
     tiers::{Tier, TierCache},
 };
 use tower::{Layer, ServiceExt, service_fn};

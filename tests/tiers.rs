@@ -23,13 +23,13 @@ use tollgate::{
     Decision, ErrorKind, Key, OnOutage, Policy, Quota, RateLimitLayer, RateLimiter,
     algorithm::{Algorithm, QueueLimits, WindowStart},
     builder::RateLimitLayerBuilder,
+    charge::Correction,
     clock::{Clock, Timestamp},
     diagnosis::Code,
     extract::{Global, Header},
     matching::PathPattern,
     rejection::{Reason, Rejection},
     rules::{CompletedRequest, OnMissingKey, Rule},
-    store::Correction,
     tiers::{ExtensionTier, Tier, TierCache, TierCacheBuilder, TierTable},
 };
 use tower::{Layer, Service, ServiceExt, service_fn};

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use tokio::{io::AsyncWriteExt, net::TcpListener};
 use tollgate::{
     Decision, Error, ErrorKind, Key, Policy, Quota, RateLimiter,
+    decision::CountedBy,
     remote::{RedisStore, RedisStoreBuilder, TlsConfig},
-    state::CountedBy,
 };
 
 use crate::support::{Authority, Identity, Server, logged};

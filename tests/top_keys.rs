@@ -6,10 +6,10 @@ use allocation_counter::measure;
 use proptest::{collection::vec, prelude::*};
 use tollgate::{
     Decision, ErrorKind, Key, Policy, Quota, RateLimiter,
+    charge::Charge,
     clock::{Clock, Timestamp},
+    decision::{CountedBy, Outcome, PolicyState},
     extract::HashSecret,
-    state::{CountedBy, Outcome, PolicyState},
-    store::Charge,
     top_keys::{PolicyTopKeys, ShownKeys, Snapshot, TopKeys, TopKeysBuilder},
 };
 

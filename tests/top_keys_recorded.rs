@@ -7,9 +7,9 @@ use http::{Request, Response, StatusCode};
 use tollgate::{
     Decision, ErrorKind, Key, Policy, Quota, RateLimitLayer, RateLimiter,
     builder::RateLimiterBuilder,
+    decision::CountedBy,
     extract::Header,
     rules::RuleMode,
-    state::CountedBy,
     top_keys::{ShownKeys, TopKeys},
 };
 use tower::{Layer, ServiceExt, service_fn};

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use tollgate::{
     ErrorKind, Key, Policy, Quota, RateLimitLayer, RateLimiter,
     clock::Clock,
+    decision::CountedBy,
     extract::{Global, HashSecret},
     remote::{RedisStore, RedisStoreBuilder, Script},
-    state::CountedBy,
     top_keys::{ShownKeys, Snapshot, TopKey, TopKeys},
 };
 

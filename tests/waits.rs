@@ -8,15 +8,15 @@ use tollgate::{
     Decision, Key, Policy, Quota, RateLimitLayer, RateLimiter,
     algorithm::{Algorithm, QueueLimits, WindowStart},
     block::Block,
+    charge::{Charge, Receipt},
     clock::{Clock, Timestamp},
+    decision::{Outcome, PolicyState, Retry},
     extract::Global,
     headers::Headers,
     memory::MemoryStore,
-    penalty::Penalty,
+    policy::Penalty,
     remote::RedisStore,
     rules::Rule,
-    state::{Outcome, PolicyState, Retry},
-    store::{Charge, Receipt},
 };
 use tower::{Layer, ServiceExt, service_fn};
 
@@ -170,7 +170,7 @@ async fn wait_of_a_block_includes_a_quota_that_is_not_back_when_the_block_ends()
         assert_eq!(denied.retry_after(), Some(HOUR));
         let state = denied.state("hour").expect("a state");
         assert_eq!(
-            state.denied_by().map(tollgate::state::DeniedBy::name),
+            state.denied_by().map(tollgate::decision::DeniedBy::name),
             Some("block")
         );
         block(2 * HOUR).await.expect("blocked");

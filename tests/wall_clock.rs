@@ -25,7 +25,7 @@ use tollgate::{
     extract::Header,
     headers::{Headers, LegacyHeaders, ResetFormat},
     middleware::RateLimitInfo,
-    penalty::Penalty,
+    policy::Penalty,
     remote::RedisStore,
     top_keys::{ShownKeys, TopKeys},
 };

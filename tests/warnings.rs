@@ -17,14 +17,15 @@ use tokio::{
 use tollgate::{
     Decision, Error, Key, Policy, Quota, RateLimitLayer, RateLimiter,
     algorithm::{Algorithm, WindowStart},
+    charge::Charge,
     clock::{Clock, Timestamp},
+    decision::PolicyName,
     diagnosis::{Code, Warning},
     extract::{ApiKey, ClientIp, Extracted, Global, Header, KeyExtractor, PeerIp, Route},
     matching::{AddressList, KeyList, Matcher, Methods, PathPattern},
-    penalty::Penalty,
+    policy::Penalty,
     rules::{OnMissingKey, Rule},
-    state::PolicyName,
-    store::{Charge, Store, StoreFuture},
+    store::{Store, StoreFuture},
 };
 use tower::ServiceExt;
 
@@ -44,7 +45,7 @@ fn every_code_has_a_number_of_its_own_and_says_what_to_do() {
 
 #[test]
 fn table_of_the_docs_lists_every_code() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/diagnosis.rs");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/diagnosis/mod.rs");
     let text = std::fs::read_to_string(path).expect("readable text");
     let rows: Vec<(&str, &str)> = text
         .lines()

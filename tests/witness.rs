@@ -8,12 +8,13 @@ use tokio::time;
 use tollgate::{
     Decision, Error, ErrorKind, Key, Policy, RateLimitLayer, RateLimiter,
     builder::RateLimitLayerBuilder,
+    charge::{Charge, Correction, Receipt},
     clock::{Clock, Timestamp},
+    decision::Usage,
     memory::MemoryStore,
     remote::RedisStore,
     rules::Rule,
-    state::Usage,
-    store::{Charge, Correction, Health, Receipt, Store, StoreFuture},
+    store::{Health, Store, StoreFuture},
 };
 
 use crate::support::Server;

@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tollgate::{Key, Policy, Quota, RateLimiter, state::CountedBy};
+use tollgate::{Key, Policy, Quota, RateLimiter, decision::CountedBy};
 
 use crate::support::Histogram;
 

@@ -6,8 +6,8 @@ use tokio::task::JoinSet;
 use tollgate::{
     Decision, Hold, Key, Policy, RateLimiter,
     algorithm::Algorithm,
+    charge::Receipt,
     remote::{RedisStore, RedisStoreBuilder},
-    store::Receipt,
 };
 
 /// A concurrency policy and its limiter.

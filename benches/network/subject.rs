@@ -5,7 +5,8 @@ use std::fmt;
 use redis::{AsyncConnectionConfig, Client, Script, aio::MultiplexedConnection};
 use redis::{IntoConnectionInfo, io::tcp::TcpSettings};
 use tollgate::{
-    ErrorKind, Key, Policy, Quota, RateLimiter, remote::RedisStore, state::CountedBy, store::Store,
+    ErrorKind, Key, Policy, Quota, RateLimiter, decision::CountedBy, remote::RedisStore,
+    store::Store,
 };
 
 use crate::support::PLAIN_GCRA;

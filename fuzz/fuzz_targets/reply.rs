@@ -6,13 +6,7 @@ use std::{sync::LazyLock, time::Duration};
 
 use libfuzzer_sys::fuzz_target;
 use redis::Value;
-use tollgate::{
-    Decision, Key, Policy, Quota,
-    algorithm::{Algorithm, WindowStart, QueueLimits},
-    remote::fuzzing,
-    state::Outcome,
-    store::OwnedCharge,
-};
+use tollgate::{Decision, Key, Policy, Quota, algorithm::{Algorithm, WindowStart, QueueLimits}, remote::fuzzing, decision::Outcome, charge::OwnedCharge};
 
 fuzz_target!(|data: &[u8]| {
     let mut bytes = Bytes(data);

@@ -11,11 +11,11 @@
 
 use std::{ops::RangeInclusive, time::Duration};
 
+use super::quota::Quota;
 use crate::{
     clock::Timestamp,
+    decision::{Retry, Usage},
     error::{Error, ErrorKind},
-    quota::Quota,
-    state::{Retry, Usage},
 };
 
 use super::counting::{Admitted, ChargeMark, Counting, Refunded};

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use super::quota::Quota;
 use crate::{
     clock::Timestamp,
+    decision::{PolicyState, Retry, Usage},
     error::Error,
-    quota::Quota,
-    state::{PolicyState, Retry, Usage},
 };
 
 use super::{

@@ -4,7 +4,7 @@ use std::fmt::Debug;
 
 use crate::{
     clock::Timestamp,
-    state::{Retry, Usage},
+    decision::{Retry, Usage},
 };
 
 use super::free_turns::FreeTurns;

@@ -8,11 +8,11 @@
 
 use std::ops::RangeInclusive;
 
+use super::quota::Quota;
 use crate::{
     clock::Timestamp,
+    decision::{Retry, Usage},
     error::{Error, ErrorKind},
-    quota::Quota,
-    state::{Retry, Usage},
 };
 
 use super::{

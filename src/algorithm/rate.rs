@@ -1,6 +1,6 @@
 //! The refill rate of a bucket, exact in whole numbers.
 
-use crate::quota::Quota;
+use super::quota::Quota;
 
 /// Units that come back in each `micros`, in lowest terms, and the lattice of times on which the units lie.
 ///

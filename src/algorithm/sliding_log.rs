@@ -21,11 +21,11 @@
 
 use std::collections::VecDeque;
 
+use super::quota::Quota;
 use crate::{
     clock::Timestamp,
+    decision::{Retry, Usage},
     error::{Error, ErrorKind},
-    quota::Quota,
-    state::{Retry, Usage},
 };
 
 use super::{

@@ -15,11 +15,11 @@
 //! - The weight changes in steps of a *tick*: the shortest of 1 us, 10 us, 100 us and 1 ms for which limit times period
 //!   is below 2^52, so that the Lua twin counts exactly in doubles. Rounding is against the client.
 
+use super::quota::Quota;
 use crate::{
     clock::Timestamp,
+    decision::{Retry, Usage},
     error::{Error, ErrorKind},
-    quota::Quota,
-    state::{Retry, Usage},
 };
 
 use super::{

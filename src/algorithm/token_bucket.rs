@@ -36,11 +36,11 @@
 
 use std::time::Duration;
 
+use super::quota::Quota;
 use crate::{
     clock::{Timestamp, micros},
+    decision::{PolicyState, Retry, Usage},
     error::{Error, ErrorKind},
-    quota::Quota,
-    state::{PolicyState, Retry, Usage},
 };
 
 use super::{

@@ -2,10 +2,8 @@
 
 use std::time::Duration;
 
-use crate::{
-    error::{Error, ErrorKind},
-    quota::Quota,
-};
+use super::quota::Quota;
+use crate::error::{Error, ErrorKind};
 
 /// A limit per window of `millis` milliseconds: for both kinds of window, and for logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

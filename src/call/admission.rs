@@ -8,14 +8,14 @@ use std::{
 };
 
 use crate::{
-    charge::{Charge, Charges, OwnedCharge},
+    charge::{Charge, Charges, OwnedCharge, Receipt},
     decision::Decision,
     diagnosis::WarningLog,
     error::Error,
     limiter::RateLimiter,
     middleware::future::{self, Admit, Step},
     rejection::Rejection,
-    store::{Receipt, StoreFuture},
+    store::StoreFuture,
 };
 
 use super::{

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::state::PolicyName;
+use crate::decision::PolicyName;
 
 /// A call that has ended, as the closure of [`settle`](super::CallLimitLayerBuilder::settle) receives it.
 #[derive(Debug)]

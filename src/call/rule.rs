@@ -6,14 +6,13 @@ use std::{
 };
 
 use crate::{
-    charge::Charge,
+    charge::{Charge, Enforcement},
     diagnosis::{Code, Warning, WarningLog},
     extract::Extracted,
     key::Key,
     policy::Policy,
     rejection::{MissingKeyDetail, Rejection},
     rules::{OnMissingKey, RuleMode},
-    store::Enforcement,
 };
 
 /// A policy with the function that finds its key in a request of type `R`.

@@ -2,8 +2,8 @@
 
 use std::{error::Error, fmt};
 
+use crate::diagnosis::outside_text::shown;
 use crate::error as limiter;
-use crate::outside_text::shown;
 
 use super::node::{MAX_DEPTH, MAX_VALUES, Place};
 

@@ -5,9 +5,8 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use crate::{
-    address,
     extract::{CallerId, HostHeader, KeyExtractor, Networks},
-    key::Key,
+    key::{Key, address},
 };
 
 use super::spec::{CookieSpec, KeySpec};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::penalty::Penalty;
+use crate::policy::Penalty;
 
 use super::{
     fields::{self, Faults, Fields},

@@ -3,11 +3,9 @@
 use std::time::Duration;
 
 use crate::{
-    algorithm::{Algorithm, QueueLimits, WindowStart},
+    algorithm::{Algorithm, QueueLimits, Quota, WindowStart},
     error::Error,
-    penalty::Penalty,
-    policy::{OnOutage, Policy},
-    quota::Quota,
+    policy::{OnOutage, Penalty, Policy},
 };
 
 use super::{

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::quota::Quota;
+use crate::algorithm::Quota;
 
 use super::{
     fields::{self, Faults, Fields},

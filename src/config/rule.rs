@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use crate::{
+    decision::PolicyName,
     extract::Global,
     policy::Policy,
     rules::{OnMissingKey, Rule, RuleMode},
-    state::PolicyName,
 };
 
 use super::{

@@ -10,7 +10,7 @@ use axum::{
 use http::{HeaderName, HeaderValue, Request, StatusCode};
 use serde::{Deserialize, Serialize};
 
-use crate::{log::event, rules::RuleMode};
+use crate::{diagnosis::log::event, rules::RuleMode};
 
 use super::{
     access::Access, api_error::ApiError, body::read_json, history_view::HistoryView, json, live,

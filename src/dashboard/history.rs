@@ -16,8 +16,7 @@ use std::time::Duration;
 
 use crate::{
     clock::Timestamp,
-    durations::DurationCounts,
-    stats::CallLatency,
+    store::{CallLatency, DurationCounts},
     telemetry::{DecisionCount, KINDS},
 };
 
@@ -279,7 +278,7 @@ const COARSE_SLOTS: usize = 360;
 
 #[cfg(test)]
 mod tests {
-    use crate::durations::DurationCounter;
+    use crate::store::DurationCounter;
 
     use super::*;
 

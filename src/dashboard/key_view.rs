@@ -5,8 +5,8 @@ use serde::Serialize;
 use crate::{
     block::ActiveBlock,
     clock::Timestamp,
+    decision::{PolicyName, Usage},
     explain::{LastDenial, PolicyExplanation},
-    state::{PolicyName, Usage},
 };
 
 use super::{

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     block::{ActiveBlock, Block, BlockTarget},
-    log::event,
+    diagnosis::log::event,
 };
 
 use super::{

@@ -150,7 +150,7 @@
 //! returns, with the [`hash_secret`](DashboardBuilder::hash_secret) for secrets. A change applies to all these keys; without
 //! one, it is a 422.
 //!
-//! A key under a policy with a [penalty](crate::penalty) has the field `penalty` once it was denied: how long it stays banned
+//! A key under a policy with a [penalty](crate::policy) has the field `penalty` once it was denied: how long it stays banned
 //! (`banned_millis`), its bans that are not forgiven, and its denials that count towards the next one. A reset ends the ban of a
 //! policy and forgives all of it; `unblock` ends blocks by operators only. Where callers have tiers (`has_tiers`), keys are
 //! looked up and refunded under the policy's own quota.

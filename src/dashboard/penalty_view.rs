@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::{
     clock::Timestamp,
-    penalty::{Penalty, Standing},
+    policy::{Penalty, Standing},
 };
 
 /// A key under the penalty of a policy. Times are in milliseconds from or before now.

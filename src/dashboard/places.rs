@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use crate::{
     clock::{Clock, Timestamp},
     key::Key,
-    sync::Mutex,
+    task::Mutex,
 };
 
 /// Bounds the number of pages that follow, and how long each does.

@@ -15,8 +15,8 @@ use crate::{
         Format,
         reload::{NewRules, ReloadError, RuleVersion, RulesHandle},
     },
+    diagnosis::log::event,
     error::ErrorKind,
-    log::event,
 };
 
 use super::{

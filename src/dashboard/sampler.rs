@@ -12,7 +12,10 @@ use std::{
 
 use tokio::task::AbortHandle;
 
-use crate::{spawn, stats::Stats, store::Health, timer};
+use crate::{
+    store::{Health, Stats},
+    task::{spawn, timer},
+};
 
 use super::{json, shared::Shared, state::State};
 

@@ -7,8 +7,8 @@ use tokio::{sync::watch, task::AbortHandle};
 use crate::{
     clock::Clock,
     key::HashSecret,
-    stats::{CallLatency, Stats},
-    sync::Mutex,
+    store::{CallLatency, Stats},
+    task::Mutex,
 };
 
 #[cfg(feature = "reload")]

@@ -6,8 +6,7 @@ use crate::{
     diagnosis::Warning,
     policy::{OnOutage, Policy},
     rules::{Rule, RuleMode},
-    stats::{ServerStats, Stats},
-    store::{Health, Outage},
+    store::{Health, Outage, ServerStats, Stats},
     telemetry::KINDS,
 };
 

@@ -5,18 +5,17 @@ use std::{fmt, time::Duration};
 use http::request::Parts;
 
 use crate::{
+    algorithm::Quota,
     charge::Charge,
     clock::{Clock, Timestamp},
-    decision::Decision,
+    decision::{Decision, PolicyState},
+    diagnosis::log::event,
     error::Error,
     extract::{Extracted, KeyExtractor},
     key::Key,
     limiter::RateLimiter,
-    log::event,
     policy::Policy,
-    quota::Quota,
-    state::PolicyState,
-    sync::Mutex,
+    task::Mutex,
 };
 
 /// Counts wrong tokens in this process, for each client and in all.

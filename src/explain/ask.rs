@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use crate::{
-    block_list::BlockList,
+    block::BlockList,
     charge::{Charge, MAX_CHARGES, OwnedCharge},
+    decision::CountedBy,
     error::Error,
     policy::OnOutage,
-    state::CountedBy,
     store::Store,
 };
 

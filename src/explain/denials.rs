@@ -11,12 +11,11 @@ use siphasher::sip128::SipHasher13;
 use crate::{
     charge::Charge,
     clock::Timestamp,
-    decision::Decision,
+    decision::{CountedBy, Decision, Outcome, PolicyState, Retry},
     error::{Error, ErrorKind},
     key::Key,
     policy::Policy,
-    state::{CountedBy, Outcome, PolicyState, Retry},
-    sync::Mutex,
+    task::Mutex,
 };
 
 /// The last denials of many keys. Clones share them. See the [module docs](self).
@@ -192,7 +191,7 @@ impl LastDenial {
 mod tests {
     use std::time::Duration;
 
-    use crate::{quota::Quota, state::Usage};
+    use crate::{algorithm::Quota, decision::Usage};
 
     use super::*;
 

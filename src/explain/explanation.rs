@@ -5,9 +5,8 @@ use std::{fmt, time::Duration};
 use crate::{
     block::ActiveBlock,
     clock::Timestamp,
-    penalty::{Penalty, Standing},
-    policy::Policy,
-    state::{CountedBy, Outcome, PolicyName, PolicyState, Retry, Usage},
+    decision::{CountedBy, Outcome, PolicyName, PolicyState, Retry, Usage},
+    policy::{Penalty, Policy, Standing},
     store::Health,
 };
 
@@ -193,7 +192,7 @@ impl PolicyExplanation {
         self.last_denial.as_ref()
     }
 
-    /// Returns the denials and the ban of the key under the policy's [penalty](crate::penalty); `None` if it has no penalty, if
+    /// Returns the denials and the ban of the key under the policy's [penalty](crate::policy); `None` if it has no penalty, if
     /// there is nothing to forgive, or if nobody counts.
     ///
     /// During an outage, they are what this instance has seen: bans by Redis count as the first of their key.

@@ -9,7 +9,7 @@
 //! # Examples
 //!
 //! ```
-//! use tollgate::{Key, Policy, Quota, RateLimiter, state::Outcome};
+//! use tollgate::{Key, Policy, Quota, RateLimiter, decision::Outcome};
 //!
 //! # async fn example() -> Result<(), tollgate::Error> {
 //! let policy = Policy::new("per-user", Quota::per_hour(2));
@@ -46,7 +46,7 @@
 //!
 //! # Bans
 //!
-//! Under a policy with a [penalty](crate::penalty), the state contains the ban of the key, or its denials that count towards
+//! Under a policy with a [penalty](crate::policy), the state contains the ban of the key, or its denials that count towards
 //! one. A ban ends in time, or by [`reset`](crate::RateLimiter::reset):
 //!
 //! ```text

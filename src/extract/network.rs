@@ -5,8 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipnet::{IpNet, Ipv4Net};
 
 use crate::{
-    address,
     error::{Error, ErrorKind},
+    key::address,
 };
 
 /// A set of IP networks.

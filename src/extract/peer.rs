@@ -8,10 +8,9 @@ use http::{StatusCode, request::Parts};
 use ipnet::IpNet;
 
 use crate::{
-    address,
     diagnosis::Code,
     error::{Error, ErrorKind},
-    key::Key,
+    key::{Key, address},
 };
 
 use super::{address_header, caller_id::CallerId, extracted::Extracted, extractor::KeyExtractor};

@@ -5,9 +5,8 @@ use http::HeaderValue;
 use crate::{
     charge::Charge,
     clock::whole_seconds,
-    decision::Decision,
+    decision::{Decision, PolicyName, PolicyState},
     policy::Policy,
-    state::{PolicyName, PolicyState},
 };
 
 use super::{

@@ -6,9 +6,8 @@ use http::{HeaderMap, HeaderName, HeaderValue, header::RETRY_AFTER};
 
 use crate::{
     clock::{micros, whole_seconds},
-    decision::Decision,
+    decision::{Decision, Outcome, PolicyName, Usage},
     error::{Error, ErrorKind},
-    state::{Outcome, PolicyName, Usage},
 };
 
 use super::{

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use http::Response;
 
-use crate::{decision::Decision, state::Usage};
+use crate::decision::{Decision, Usage};
 
 use super::{
     families::HeaderValues,

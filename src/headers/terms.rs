@@ -5,8 +5,8 @@ use std::time::Duration;
 use crate::{
     algorithm::{Counter, SlidingWindow, WindowStart},
     clock::{Timestamp, whole_seconds},
+    decision::{PolicyName, PolicyState, Retry, Usage},
     policy::Policy,
-    state::{PolicyName, PolicyState, Retry, Usage},
 };
 
 use super::value_buffer::ValueBuffer;

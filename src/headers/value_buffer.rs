@@ -3,7 +3,7 @@
 use http::HeaderValue;
 use smallvec::SmallVec;
 
-use crate::state::PolicyName;
+use crate::decision::PolicyName;
 
 /// Text of a header value, built on the stack.
 #[derive(Debug, Default)]

@@ -6,10 +6,9 @@ use smallvec::SmallVec;
 use crate::{
     charge::Charge,
     clock::whole_seconds,
-    decision::Decision,
+    decision::{Decision, PolicyName, Usage, headroom},
     error::Error,
     policy::Policy,
-    state::{PolicyName, Usage, headroom},
 };
 
 use super::{

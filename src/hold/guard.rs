@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
-use crate::{policy::Policy, store::Receipt};
+use crate::{charge::Receipt, policy::Policy};
 
 use super::registry::HoldRegistry;
 

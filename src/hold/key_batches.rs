@@ -4,7 +4,7 @@ use std::{collections::HashMap, future::Future, pin::Pin};
 
 use futures_util::future::join_all;
 
-use crate::{charge::Charge, error::Error, key::Key, state::PolicyName, store::StoreFuture};
+use crate::{charge::Charge, decision::PolicyName, error::Error, key::Key, store::StoreFuture};
 
 /// Items grouped by key. Each group is one call to the store, so a key that fails does not affect the others.
 ///

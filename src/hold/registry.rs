@@ -13,7 +13,7 @@
 //! Two measures prevent that:
 //!
 //! - If the hold ends while a renewal is unconfirmed, the release has a
-//!   [pending acquire](crate::store::Settlement::is_acquire_pending): the store then refuses the ticket for the length of
+//!   [pending acquire](crate::charge::Settlement::is_acquire_pending): the store then refuses the ticket for the length of
 //!   a lease.
 //! - If the reply to a renewal comes after its hold has ended, the slots are released again.
 //!
@@ -35,12 +35,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::runtime::Handle;
 
 use crate::{
+    charge::Receipt,
     clock::Clock,
-    home, spawn,
-    state::CountedBy,
-    store::{Receipt, Store, StoreFuture},
-    sync::Mutex,
-    timer::sleep,
+    decision::CountedBy,
+    store::{Store, StoreFuture},
+    task::{Mutex, home, spawn, timer::sleep},
 };
 
 use super::{

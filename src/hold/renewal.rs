@@ -12,7 +12,7 @@ use tokio::task::AbortHandle;
 
 use crate::{
     clock::{Clock, Timestamp},
-    timer::{Sleep, sleep},
+    task::{Sleep, timer::sleep},
 };
 
 use super::schedule::{HeldSlots, Schedule};
@@ -175,7 +175,7 @@ impl Drop for RenewalTask {
 mod tests {
     use std::sync::Arc;
 
-    use crate::{Key, Policy, store::Settlement};
+    use crate::{Key, Policy, charge::Settlement};
 
     use super::*;
 

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use crate::{backoff, clock::Timestamp, store::Settlement};
+use crate::{charge::Settlement, clock::Timestamp, task::backoff};
 
 /// The slots of one hold, each as the settlement that releases it.
 pub(super) type HeldSlots = Arc<[Settlement]>;

@@ -17,13 +17,13 @@ use std::sync::{
 use futures_util::future::join_all;
 
 use crate::{
+    charge::{Correction, Receipt, Settlement},
     clock::Clock,
+    decision::CountedBy,
+    diagnosis::{ErrorChain, log},
     error::{Error, ErrorKind},
-    error_chain::ErrorChain,
-    home, log,
-    retry::{RetryFuture, RetryOwner, RetryQueue},
-    state::CountedBy,
-    store::{Correction, Receipt, Settlement, Store, StoreFuture},
+    store::{Store, StoreFuture},
+    task::{RetryFuture, RetryOwner, RetryQueue, home},
 };
 
 use super::key_batches::KeyBatches;

@@ -10,11 +10,10 @@ use http::request::Parts;
 use ipnet::IpNet;
 
 use crate::{
-    address,
     diagnosis::Code,
     error::Error,
     extract::{AddressSource, Extracted, KeyExtractor, Network, Networks},
-    key::Key,
+    key::{Key, address},
 };
 
 use super::{

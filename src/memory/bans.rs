@@ -4,7 +4,7 @@
 
 use crate::{
     clock::Timestamp,
-    penalty::{BanState, Penalty},
+    policy::{BanState, Penalty},
 };
 
 use super::{

@@ -17,7 +17,7 @@ use std::{
     thread::available_parallelism,
 };
 
-use crate::{algorithm::Concurrency, sync::Mutex};
+use crate::{algorithm::Concurrency, task::Mutex};
 
 /// Limits of one shard, and the budgets that all shards share.
 #[derive(Clone, Debug)]

@@ -106,7 +106,7 @@ pub(super) fn place(hash: u64, places: usize) -> usize {
 mod tests {
     use std::collections::HashSet;
 
-    use crate::quota::Quota;
+    use crate::algorithm::Quota;
 
     use super::*;
 

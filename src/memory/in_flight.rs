@@ -18,7 +18,7 @@
 use crate::{
     algorithm::{Concurrency, SlotState},
     clock::Timestamp,
-    ticket::Ticket,
+    decision::Ticket,
 };
 
 use super::{

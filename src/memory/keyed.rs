@@ -35,7 +35,7 @@ use crate::{
     },
     charge::Charge,
     clock::Timestamp,
-    ticket::Ticket,
+    decision::Ticket,
 };
 
 use super::{

@@ -30,7 +30,7 @@
 //! | sliding window | 36 * 4/3 = 48 | 48 MB |
 //! | sliding log | (64 + 64) * 4/3 + 64 = 234.7 | 234.7 MB |
 //! | requests in flight | 64 | 70.4 MB |
-//! | denials under a [penalty](crate::penalty) | 56 * 4/3 = 74.7 | 74.7 MB |
+//! | denials under a [penalty](crate::policy) | 56 * 4/3 = 74.7 | 74.7 MB |
 //! | all of them | 586.8 | 593.2 MB |
 //!
 //! The numbers are hard limits on the allocated bytes, also while a table grows and its old and new memory coexist. They do

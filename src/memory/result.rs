@@ -9,7 +9,7 @@ use crate::{
     algorithm::{Counting, TokenBucket},
     charge::Charge,
     clock::Timestamp,
-    state::{PolicyName, PolicyState, Retry, Usage},
+    decision::{PolicyName, PolicyState, Retry, Usage},
 };
 
 /// The result for one charge: a [`PolicyState`] without the policy's name, which is only copied once this way.

@@ -34,10 +34,9 @@ use crate::{
         BucketState, ChargeMark, Counter, Counting, LogState, Refunded, SlidingState, TokenBucket,
         WindowState,
     },
-    charge::Charge,
+    charge::{Charge, Correction, Settlement},
     clock::{Clock, Reading, Timestamp},
-    settlement::{Correction, Settlement},
-    state::Usage,
+    decision::Usage,
 };
 
 use super::{

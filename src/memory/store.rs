@@ -27,18 +27,16 @@ use smallvec::SmallVec;
 
 use crate::{
     algorithm::{Counter, Counting, TokenBucket},
-    block::BlockChange,
-    charge::Charge,
+    block::{BlockChange, BlockList},
+    charge::{Charge, Correction, Receipt, Settlement},
     clock::{Clock, Reading, Timestamp},
-    decision::Decision,
+    decision::{CountedBy, Decision, PolicyState, Usage},
+    diagnosis::log,
     error::Error,
     key::Key,
-    log,
-    penalty::BanState,
-    policy::Policy,
-    state::{CountedBy, PolicyState, Usage},
-    store::{BlockList, Correction, Receipt, Settlement, Stats, Store, StoreFuture},
-    sync::Mutex,
+    policy::{BanState, Policy},
+    store::{Stats, Store, StoreFuture},
+    task::Mutex,
 };
 
 use super::{
@@ -476,7 +474,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::{quota::Quota, state::Usage};
+    use crate::{algorithm::Quota, decision::Usage};
 
     #[test]
     fn refund_of_one_key_does_not_keep_others_from_the_fast_path() {

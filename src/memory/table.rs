@@ -28,7 +28,7 @@
 
 use std::{fmt::Debug, mem, sync::Arc};
 
-use crate::{charge::MAX_CHARGES, sync::Mutex};
+use crate::{charge::MAX_CHARGES, task::Mutex};
 
 use super::{
     capacity::{Capacity, slots_for},
@@ -411,7 +411,7 @@ const REACH: usize = 512;
 
 #[cfg(test)]
 mod tests {
-    use crate::{key::Key, policy::Policy, quota::Quota};
+    use crate::{algorithm::Quota, key::Key, policy::Policy};
 
     use super::*;
 

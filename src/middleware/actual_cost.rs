@@ -6,9 +6,9 @@ use http::Extensions;
 use smallvec::SmallVec;
 
 use crate::{
+    decision::PolicyName,
     diagnosis::{Code, Warning, WarningLog},
-    state::PolicyName,
-    sync::Mutex,
+    task::Mutex,
 };
 
 /// Sets the real cost of a request, from its handler.

@@ -25,7 +25,7 @@ use std::sync::atomic::Ordering;
 use http::{Extensions, Request, Response, request::Parts};
 
 use crate::{
-    charge::{Charge, Charges, OwnedCharge},
+    charge::{Charge, Charges, OwnedCharge, Receipt},
     decision::Decision,
     diagnosis::{Code, Warning, WarningLog},
     error::{Error, ErrorKind},
@@ -34,7 +34,7 @@ use crate::{
     matching::RequestHead,
     rejection::{MakeRejection, Rejection},
     rules::{ModeSwitch, RequestFilter, Rule, RuleMode},
-    store::{Receipt, StoreFuture},
+    store::StoreFuture,
 };
 
 #[cfg(feature = "reload")]

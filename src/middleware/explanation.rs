@@ -5,11 +5,12 @@ use std::fmt;
 use http::request::Parts;
 
 use crate::{
+    charge::OwnedCharge,
     error::Error,
     explain::write_health,
     matching::RequestHead,
     rules::{RuleExplanation, RuleMode},
-    store::{Health, OwnedCharge},
+    store::Health,
 };
 
 use super::admission::Admission;

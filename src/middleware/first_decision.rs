@@ -4,9 +4,8 @@ use smallvec::SmallVec;
 
 use crate::{
     charge::{Charge, OwnedCharge},
-    decision::Decision,
+    decision::{Decision, PolicyState},
     headers::PolicyTerms,
-    state::PolicyState,
 };
 
 use super::settle::PendingSettlement;

@@ -19,7 +19,7 @@ use pin_project::pin_project;
 use tokio::time::{Sleep, sleep};
 use tower::Service;
 
-use crate::sync::Mutex;
+use crate::task::Mutex;
 
 /// Admission control for requests `R` to a service with responses `T` and errors `E`.
 ///

@@ -21,7 +21,7 @@ use arc_swap::{ArcSwap, Guard};
 use crate::limiter::RateLimiter;
 
 #[cfg(feature = "reload")]
-use crate::{error::Error, sync::Mutex};
+use crate::{error::Error, task::Mutex};
 
 use super::admission::Admission;
 

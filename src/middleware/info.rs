@@ -6,8 +6,7 @@ use http::Extensions;
 
 use crate::{
     clock::Timestamp,
-    decision::Decision,
-    state::{CountedBy, PolicyState},
+    decision::{CountedBy, Decision, PolicyState},
 };
 
 /// Decisions of all layers that a request went through, for its handler.

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use axum::response::{IntoResponse, Response};
 
 #[cfg(feature = "axum")]
-use crate::{log, rejection::INTERNAL_ERROR};
+use crate::{diagnosis::log, rejection::INTERNAL_ERROR};
 
 /// Rejection of [`ActualCost`](super::ActualCost) without a rule that settles: 500. The first one is logged with the remedy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -28,15 +28,13 @@ use smallvec::SmallVec;
 use tokio::time::Sleep;
 
 use crate::{
-    block_check::BlockRefresh,
-    charge::Charge,
+    charge::{Charge, Enforcement},
     extract::{Extracted, KeyLookup},
     key::Key,
-    limiter::RateLimiter,
+    limiter::{BlockRefresh, RateLimiter},
     matching::RequestHead,
     rejection::Rejection,
     rules::{Caller, KeySource, ModeSetting, Rule, RuleMode},
-    store::Enforcement,
     tiers::{Cached, Tier, TierFuture, TierResolution},
 };
 

@@ -15,11 +15,11 @@ use http::{Extensions, HeaderMap, Method, Response, StatusCode, header::CONTENT_
 use smallvec::SmallVec;
 
 use crate::{
+    charge::{Receipt, Settlement},
     clock::{Clock, Timestamp},
     hold::Hold,
     policy::Policy,
     rules::{BodyOutcome, CompletedRequest, RequestOutcome, Rule},
-    store::{Receipt, Settlement},
 };
 
 use super::actual_cost::ActualCost;

@@ -15,8 +15,7 @@ use crate::{
     decision::Decision,
     error::Error,
     limiter::RateLimiter,
-    store::{PendingResult, StoreFuture},
-    waited::{self, StoreId},
+    store::{PendingResult, StoreFuture, StoreId, waited},
 };
 
 /// The waits of a request so far, in its extensions: one for each store.

@@ -6,12 +6,10 @@ use http::{HeaderValue, StatusCode, request::Parts};
 
 use crate::{
     clock::whole_seconds,
-    decision::Decision,
+    decision::{Decision, Outcome, PolicyName, PolicyState},
+    diagnosis::{ErrorChain, log},
     error::Error,
-    error_chain::ErrorChain,
     extract::{AsyncKeyExtractor, KeyExtractor},
-    log,
-    state::{Outcome, PolicyName, PolicyState},
 };
 
 /// The rejection of a request. It is in the extensions of the response made from it.

@@ -26,17 +26,13 @@ use redis::{Cmd, Value};
 use tokio::sync::{Mutex as AsyncMutex, oneshot};
 
 use crate::{
-    block::{ActiveBlock, Block, BlockChange, BlockTarget},
-    block_list::BlockList,
+    block::{ActiveBlock, Block, BlockChange, BlockList, BlockTarget},
     clock::{self, Clock, Timestamp},
+    decision::PolicyName,
+    diagnosis::{log, outside_text::shown},
     error::{Error, ErrorKind},
-    home,
-    key::Key,
-    log,
-    outside_text::shown,
-    slot::slot_of,
-    state::PolicyName,
-    sync::Mutex,
+    key::{Key, slot::slot_of},
+    task::{Mutex, home},
 };
 
 use super::{

@@ -30,12 +30,12 @@ use std::{
 use crate::telemetry::CallMetrics;
 
 use crate::{
+    charge::Settlement,
     clock::{Clock, Timestamp},
     error::{Error, ErrorKind, Phase},
-    retry::RetryQueue,
-    slot::slot_of,
-    store::{CallObserver, CallReport, Settlement},
-    sync::Mutex,
+    key::slot::slot_of,
+    store::{CallObserver, CallReport},
+    task::{Mutex, RetryQueue},
 };
 
 use super::{

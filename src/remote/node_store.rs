@@ -25,20 +25,14 @@ use redis::Value;
 use smallvec::SmallVec;
 
 use crate::{
-    charge::{Charge, Charges, OwnedCharge},
+    charge::{Charge, Charges, Merge, OwnedCharge, Receipt, Settlement},
     clock::{Clock, Timestamp},
-    decision::Decision,
+    decision::{CountedBy, Decision},
     diagnosis::Warning,
     error::{Error, ErrorKind, Phase},
     key::Key,
-    penalty::BanState,
-    policy::Policy,
-    settlement::Settlement,
-    state::CountedBy,
-    store::{
-        CallObserver, Fallback, Fleet, Merge, Receipt, ServerStats, Stats, Store, StoreFuture,
-    },
-    waited,
+    policy::{BanState, Policy},
+    store::{CallObserver, Fallback, Fleet, ServerStats, Stats, Store, StoreFuture, waited},
 };
 
 #[cfg(feature = "top-keys")]

@@ -25,9 +25,8 @@ use redis::{Cmd, Value};
 use crate::{
     clock::{Clock, Timestamp},
     error::ErrorKind,
-    home,
     store::Fleet,
-    timer::timeout,
+    task::{home, timer::timeout},
 };
 
 use super::{

@@ -26,11 +26,11 @@ use tokio::sync::Mutex;
 use crate::{
     clock::Timestamp,
     error::{Error, ErrorKind, Phase},
-    slot::slot_of,
+    key::slot::slot_of,
     store::{
         ReadRulesReply, RuleStore, RulesId, RulesToStore, StoreFuture, StoreRulesReply, StoredRules,
     },
-    timer::timeout,
+    task::timer::timeout,
 };
 
 use super::{

@@ -22,7 +22,7 @@ use std::{
 use redis::Cmd;
 
 use crate::{
-    timer::timeout,
+    task::timer::timeout,
     top_keys::{Snapshot, TopKeys},
 };
 

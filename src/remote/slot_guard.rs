@@ -26,12 +26,11 @@ use std::{
 use futures_util::future::join_all;
 
 use crate::{
-    charge::{Charge, OwnedCharge},
+    charge::{Charge, OwnedCharge, Settlement},
     clock::{Clock, Timestamp},
+    diagnosis::log,
     error::{Error, ErrorKind},
-    home, log,
-    retry::{RetryFuture, RetryOwner, RetryQueue},
-    store::Settlement,
+    task::{RetryFuture, RetryOwner, RetryQueue, home},
 };
 
 use super::{

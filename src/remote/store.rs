@@ -10,25 +10,20 @@ use futures_util::future::join_all;
 use tokio::sync::watch;
 
 use crate::{
-    block::BlockChange,
-    charge::{Charge, OwnedCharge},
+    block::{BlockChange, BlockList},
+    charge::{Charge, Merge, OwnedCharge, Receipt, Settlement},
     decision::Decision,
     diagnosis::Warning,
     error::{Error, ErrorKind},
     key::Key,
-    penalty::BanState,
-    policy::Policy,
-    settlement::Settlement,
-    store::{
-        BlockList, CallObserver, Fallback, Fleet, Health, Merge, Mode, Receipt, Stats, Store,
-        StoreFuture,
-    },
+    policy::{BanState, Policy},
+    store::{CallObserver, Fallback, Fleet, Health, Mode, Stats, Store, StoreFuture},
 };
 
 #[cfg(feature = "reload")]
 use crate::store::RuleStore;
 #[cfg(feature = "top-keys")]
-use crate::{slot::slot_of, top_keys::Snapshot};
+use crate::{key::slot::slot_of, top_keys::Snapshot};
 
 use super::{
     blocks::SharedBlocks,

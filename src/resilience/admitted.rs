@@ -29,7 +29,7 @@
 use crate::{
     algorithm::{Admitted, Counter, SlidingWindow},
     clock::Timestamp,
-    state::Usage,
+    decision::Usage,
 };
 
 use super::shares::SharePolicy;
@@ -180,9 +180,8 @@ fn still_weighed(
 #[cfg(test)]
 mod tests {
     use crate::{
-        algorithm::{Algorithm, WindowStart},
+        algorithm::{Algorithm, Quota, WindowStart},
         policy::Policy,
-        quota::Quota,
     };
 
     use super::*;

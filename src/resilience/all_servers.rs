@@ -16,10 +16,8 @@ use std::{sync::Weak, time::Duration};
 use crate::{
     charge::Charge,
     clock::{Clock, Timestamp},
-    diagnosis::{Code, SilencedCodes, Warning, WarningLog},
+    diagnosis::{Code, ErrorChain, SilencedCodes, Warning, WarningLog, log},
     error::Error,
-    error_chain::ErrorChain,
-    log,
 };
 
 use super::{

@@ -4,11 +4,10 @@ use std::{mem, sync::atomic::Ordering, time::Duration};
 
 use crate::{
     algorithm::{Admitted, Counter},
-    backoff::random,
-    charge::Charge,
+    charge::{Charge, Merge},
     clock::Timestamp,
     error::Error,
-    store::Merge,
+    task::backoff::random,
 };
 
 use super::{
@@ -290,13 +289,12 @@ mod tests {
     use std::{num::NonZeroU64, sync::Arc};
 
     use crate::{
-        algorithm::{Algorithm, WindowStart},
+        algorithm::{Algorithm, Quota, WindowStart},
         clock::Clock,
         decision::Decision,
         key::Key,
         memory::MemoryStore,
         policy::Policy,
-        quota::Quota,
         resilience::mirror::Doubts,
         store::{Fleet, Store},
     };

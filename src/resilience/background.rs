@@ -6,14 +6,12 @@ use tokio::runtime::Handle;
 
 use crate::{
     clock::Clock,
-    home::{self, LastingTask},
-    sync::Mutex,
-    task_lease::TaskLease,
+    task::{LastingTask, Mutex, TaskLease, home},
 };
 
 /// Starts a task, unless one is running.
 ///
-/// The task begins on the runtime of a caller, and goes [home](crate::home) when that ends: a runtime may last for a decision
+/// The task begins on the runtime of a caller, and goes [home](crate::task::home) when that ends: a runtime may last for a decision
 /// only. The task holds a [lease](TaskLease). If its runtime is not driven, the next decision starts another task at home.
 #[derive(Debug, Default)]
 pub(super) struct BackgroundTask {

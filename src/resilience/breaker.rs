@@ -43,7 +43,7 @@ use crate::{
     clock::Timestamp,
     error::{Error, ErrorKind, Phase},
     store::Outage,
-    sync::Mutex,
+    task::Mutex,
 };
 
 /// A circuit breaker. It reads no clock: each call passes the time.

@@ -17,13 +17,12 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::{
-    charge::{Charge, Charges},
-    decision::Decision,
+    charge::{Charge, Charges, Receipt},
+    decision::{CountedBy, Decision, Outcome, PolicyState},
     diagnosis::Code,
     error::{Error, ErrorKind},
     policy::OnOutage,
-    state::{CountedBy, Outcome, PolicyState},
-    store::{Fallback, Health, Outage, Receipt},
+    store::{Fallback, Health, Outage},
 };
 
 use super::{local::LocalCounts, merging::Merger, monitor::PrimaryMonitor, slot_probes};
@@ -297,8 +296,8 @@ mod tests {
     use std::time::Duration;
 
     use crate::{
-        clock::Clock, diagnosis::SilencedCodes, key::Key, memory::MemoryStore, policy::Policy,
-        quota::Quota,
+        algorithm::Quota, clock::Clock, diagnosis::SilencedCodes, key::Key, memory::MemoryStore,
+        policy::Policy,
     };
 
     use super::{

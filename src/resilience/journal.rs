@@ -19,7 +19,7 @@ use std::{
     },
 };
 
-use crate::{clock::Timestamp, key::Key, store::Merge, sync::Mutex};
+use crate::{charge::Merge, clock::Timestamp, key::Key, task::Mutex};
 
 use super::{
     admitted::Start,

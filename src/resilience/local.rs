@@ -22,15 +22,12 @@ use smallvec::SmallVec;
 
 use crate::{
     algorithm::{Admitted, Counter},
-    charge::Charge,
+    charge::{Charge, Correction, Receipt, Settlement},
     clock::{Clock, Timestamp},
-    decision::Decision,
-    health::MergeCounts,
+    decision::{CountedBy, Decision, Outcome, PolicyState, Ticket, Usage},
     key::Key,
     policy::Policy,
-    state::{CountedBy, Outcome, PolicyState, Usage},
-    store::{Correction, Fleet, Health, Receipt, Settlement, Share, Store, StoreFuture},
-    ticket::Ticket,
+    store::{Fleet, Health, MergeCounts, Share, Store, StoreFuture},
 };
 
 use super::{
@@ -492,7 +489,7 @@ const RETRY: Duration = Duration::from_secs(5);
 mod tests {
     use std::num::NonZeroU64;
 
-    use crate::{memory::MemoryStore, penalty::Penalty, quota::Quota};
+    use crate::{algorithm::Quota, memory::MemoryStore, policy::Penalty};
 
     use super::*;
 

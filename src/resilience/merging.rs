@@ -33,8 +33,12 @@ use futures_util::future::join_all;
 use smallvec::SmallVec;
 
 use crate::{
-    backoff::random, charge::Charge, decision::Decision, error::Error, key::Key, policy::OnOutage,
-    store::Merge, timer::sleep,
+    charge::{Charge, Merge},
+    decision::Decision,
+    error::Error,
+    key::Key,
+    policy::OnOutage,
+    task::{backoff::random, timer::sleep},
 };
 
 use super::{

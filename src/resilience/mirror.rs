@@ -31,10 +31,10 @@ use siphasher::sip::SipHasher13;
 
 use crate::{
     clock::{Clock, Timestamp},
+    decision::Usage,
     key::Key,
     policy::Policy,
-    state::Usage,
-    sync::Mutex,
+    task::Mutex,
 };
 
 /// Identifies a policy and a key in this process: 64 bits that clients cannot predict.

@@ -157,7 +157,7 @@
 //! | Redis loses data without a restart: `FLUSHALL`, eviction | the quota once more |
 //! | Redis loses its data, under a policy with [`OnOutage::Allow`](crate::OnOutage::Allow) or [`Deny`](crate::OnOutage::Deny) | the quota once more: states are kept for `Local` only |
 //! | a key that was [blocked](crate::RateLimiter::block) in the last second before the outage, or before an instance started in it | the quota, from instances that have not seen the block |
-//! | a key that is [banned](crate::penalty), and that this instance has not seen banned | a share of the quota; bans that begin in an outage hold for the instance only |
+//! | a key that is [banned](crate::policy), and that this instance has not seen banned | a share of the quota; bans that begin in an outage hold for the instance only |
 //! | Redis loses its data: bans and the denials before them | the quota; they are not restored |
 //! | requests in flight (concurrency) | local slots are not merged, and slots that Redis has lost are not restored: up to the limit more, while those requests run |
 //! | keys that share one count, since the local store is [full](crate::memory#when-it-is-full) | less: each is merged with the units of all |

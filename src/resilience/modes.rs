@@ -4,7 +4,7 @@ use std::mem;
 
 use tokio::sync::watch;
 
-use crate::{clock::Timestamp, store::Mode, sync::Mutex};
+use crate::{clock::Timestamp, store::Mode, task::Mutex};
 
 /// The modes of all servers of one store. The most severe one is that of the store.
 #[derive(Debug)]

@@ -25,13 +25,11 @@ use crate::{
     charge::Charge,
     clock::{Clock, Timestamp},
     decision::Decision,
-    diagnosis::{Code, Warning},
+    diagnosis::{Code, ErrorChain, Warning, log},
     error::{Error, ErrorKind, Phase},
-    error_chain::ErrorChain,
-    log,
     store::{CallObserver, CallReport, Store, StoreFuture},
+    task::timer::{sleep, timeout},
     telemetry::BreakerMetrics,
-    timer::{sleep, timeout},
 };
 
 use super::{
@@ -515,7 +513,7 @@ const GRACE: Duration = Duration::from_millis(2);
 
 #[cfg(test)]
 mod tests {
-    use crate::{diagnosis::SilencedCodes, memory::MemoryStore, store::Mode, sync::Mutex};
+    use crate::{diagnosis::SilencedCodes, memory::MemoryStore, store::Mode, task::Mutex};
 
     use super::*;
 

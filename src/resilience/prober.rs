@@ -8,7 +8,10 @@ use std::{
     time::Duration,
 };
 
-use crate::{backoff::Backoff, clock::Timestamp, sync::Mutex};
+use crate::{
+    clock::Timestamp,
+    task::{Backoff, Mutex},
+};
 
 use super::background::BackgroundTask;
 
@@ -52,7 +55,7 @@ impl Prober {
 /// With a wait of at most 1 s and two good probes, a store decides again within 2 s of the end of its fault, also on a key
 /// whose share is used up and must refill first.
 ///
-/// Each is [jittered](crate::backoff::jittered). If the store fails again within 10 s of its recovery, the waits go on
+/// Each is [jittered](crate::task::backoff::jittered). If the store fails again within 10 s of its recovery, the waits go on
 /// where they were, so that a store that comes and goes is probed less and less often.
 #[derive(Debug)]
 pub(super) struct ProbeBackoff {

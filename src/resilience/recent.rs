@@ -21,7 +21,7 @@ use std::{
     time::Duration,
 };
 
-use crate::{clock::Timestamp, error::Error, sync::Mutex};
+use crate::{clock::Timestamp, error::Error, task::Mutex};
 
 use super::modes::Modes;
 

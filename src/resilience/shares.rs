@@ -78,7 +78,7 @@ const MAX_TIERS: usize = 64;
 
 #[cfg(test)]
 mod tests {
-    use crate::quota::Quota;
+    use crate::algorithm::Quota;
 
     use super::*;
 

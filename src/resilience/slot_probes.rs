@@ -7,7 +7,7 @@ use std::{
 
 use futures_util::future::join_all;
 
-use crate::timer::sleep;
+use crate::task::timer::sleep;
 
 use super::all_servers::AllServers;
 

@@ -6,19 +6,16 @@ use smallvec::SmallVec;
 use tokio::sync::watch;
 
 use crate::{
-    block::BlockChange,
-    charge::{Charge, Charges, OwnedCharge},
+    block::{BlockChange, BlockList},
+    charge::{Charge, Charges, Merge, OwnedCharge, Receipt},
     clock::Clock,
-    decision::Decision,
+    decision::{CountedBy, Decision},
     diagnosis::{SilencedCodes, Warning},
     error::{Error, ErrorKind},
     key::Key,
-    penalty::BanState,
-    policy::Policy,
-    state::CountedBy,
-    store::{BlockList, Fallback, Fleet, Health, Merge, Mode, Receipt, Stats, Store, StoreFuture},
-    timer::timeout,
-    waited,
+    policy::{BanState, Policy},
+    store::{Fallback, Fleet, Health, Mode, Stats, Store, StoreFuture, waited},
+    task::timer::timeout,
 };
 
 #[cfg(feature = "reload")]

@@ -43,10 +43,9 @@ use crate::{
     clock::Timestamp,
     decision::Decision,
     error::{Error, ErrorKind},
-    key::Key,
-    slot::{SLOTS, tag_of},
+    key::{Key, SLOTS, slot::tag_of},
     store::{Outage, StoreFuture},
-    sync::Mutex,
+    task::Mutex,
 };
 
 use super::{background::BackgroundTask, prober::ProbeBackoff};

@@ -5,14 +5,13 @@ use std::{error::Error, sync::atomic::Ordering};
 use http::request::Parts;
 
 use crate::{
-    charge::{Charge, Charges},
+    charge::{Charge, Charges, Enforcement},
+    diagnosis::log,
     extract::{AsyncKeyExtractor, Extracted, KeyExtractor},
     key::Key,
-    log,
     matching::RequestHead,
     policy::Policy,
     rejection::{MissingKeyDetail, Rejection},
-    store::Enforcement,
     tiers::Tier,
 };
 

@@ -5,16 +5,15 @@ use std::{fmt, time::Duration};
 use http::request::Parts;
 
 use crate::{
-    charge::{Charge, Charges, OwnedCharge},
+    charge::{Charge, Charges, Enforcement, OwnedCharge},
+    decision::{Outcome, PolicyName},
     explain::PolicyExplanation,
     extract::Extracted,
     key::Key,
     limiter::RateLimiter,
     matching::RequestHead,
-    state::{Outcome, PolicyName},
-    store::Enforcement,
+    task::timer::timeout,
     tiers::{Tier, TierResolution},
-    timer::timeout,
 };
 
 use super::{

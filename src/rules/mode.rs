@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use siphasher::sip::SipHasher13;
 
 use crate::{
+    charge::Enforcement,
     error::{Error, ErrorKind},
     key::Key,
-    store::Enforcement,
 };
 
 /// The effect of a rule, or of a whole layer, on requests.

@@ -8,12 +8,12 @@ use std::{
 use http::request::Parts;
 
 use crate::{
+    algorithm::Quota,
     diagnosis::{Code, WarningLog},
     error::{Error, ErrorKind},
     extract::{AsyncKeyExtractor, KeyExtractor},
     matching::Matcher,
     policy::Policy,
-    quota::Quota,
     tiers::{TierCache, TierChoice},
 };
 

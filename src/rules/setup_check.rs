@@ -16,12 +16,12 @@ use http::{
 use smallvec::SmallVec;
 
 use crate::{
+    decision::PolicyName,
     diagnosis::{Code, Warning, WarningLog},
     error::Error,
     extract::{KeyExtractor, PeerIp},
     key::Key,
-    state::PolicyName,
-    sync::Mutex,
+    task::Mutex,
 };
 
 use super::on_missing_key::OnMissingKey;

@@ -5,8 +5,8 @@ use std::sync::OnceLock;
 use metrics::{Counter, counter};
 
 use crate::{
+    decision::{CountedBy, Outcome},
     policy::Policy,
-    state::{CountedBy, Outcome},
 };
 
 use super::{catalog, series::SeriesTable};

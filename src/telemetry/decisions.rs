@@ -35,15 +35,15 @@ use crate::{
 };
 
 #[cfg(feature = "tracing")]
-use crate::outside_text::Logged;
+use crate::diagnosis::outside_text::Logged;
 #[cfg(feature = "metrics")]
 use crate::{
+    decision::{CountedBy, Outcome},
     policy::Policy,
-    state::{CountedBy, Outcome},
 };
 
 #[cfg(any(feature = "metrics", feature = "tracing"))]
-use crate::state::{DeniedBy, PolicyState};
+use crate::decision::{DeniedBy, PolicyState};
 
 use super::recorders::Recorders;
 
@@ -284,12 +284,12 @@ mod tests {
     use tracing::{Level, subscriber::with_default};
 
     use crate::{
+        algorithm::Quota,
         error::{Error, ErrorKind},
         key::Key,
         limiter::RateLimiter,
         policy::Policy,
-        quota::Quota,
-        sync::Mutex,
+        task::Mutex,
     };
 
     /// Returns the log of two decisions on a quota of one, by a subscriber with this level.

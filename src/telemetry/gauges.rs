@@ -2,10 +2,7 @@
 
 use metrics::gauge;
 
-use crate::{
-    stats::{ServerStats, Stats},
-    store::Health,
-};
+use crate::store::{Health, ServerStats, Stats};
 
 use super::catalog::{self, Metric};
 

@@ -11,7 +11,7 @@ use std::{
     },
 };
 
-use crate::{policy::Policy, state::PolicyName, sync::Mutex};
+use crate::{decision::PolicyName, policy::Policy, task::Mutex};
 
 /// A value of type `T` for each policy and tier of one limiter, such as its counters.
 ///
@@ -164,7 +164,7 @@ const OTHER: &str = "other";
 
 #[cfg(test)]
 mod tests {
-    use crate::quota::Quota;
+    use crate::algorithm::Quota;
 
     use super::*;
 

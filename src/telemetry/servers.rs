@@ -9,7 +9,7 @@ use std::time::Duration;
 use metrics::{Counter, Histogram, counter, histogram};
 
 #[cfg(feature = "dashboard")]
-use crate::{durations::DurationCounter, stats::CallLatency};
+use crate::store::{CallLatency, DurationCounter};
 
 #[cfg(feature = "metrics")]
 use super::{catalog, per_recorder::PerRecorder};

@@ -6,8 +6,8 @@ use std::{
 };
 
 use crate::{
+    decision::{CountedBy, Outcome},
     policy::Policy,
-    state::{CountedBy, Outcome},
 };
 
 use super::series::SeriesTable;

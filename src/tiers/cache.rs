@@ -17,9 +17,9 @@ use tokio::{sync::watch, time::timeout};
 
 use crate::{
     clock::{Clock, Timestamp},
+    diagnosis::log,
     key::Key,
-    log, spawn,
-    sync::Mutex,
+    task::{Mutex, spawn},
     telemetry::TierMetrics,
 };
 

@@ -7,11 +7,10 @@ use std::{
 };
 
 use crate::{
-    algorithm::{Algorithm, Counter},
+    algorithm::{Algorithm, Counter, Quota},
+    decision::PolicyName,
     error::{Error, ErrorKind},
     policy::Policy,
-    quota::Quota,
-    state::PolicyName,
 };
 
 /// A quota for some callers, in place of the policy's own: free, pro, or that of a single customer.

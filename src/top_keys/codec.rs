@@ -19,9 +19,9 @@
 
 use crate::{
     clock::Timestamp,
+    decision::PolicyName,
     error::{Error, ErrorKind},
     key::Key,
-    state::PolicyName,
 };
 
 use super::{

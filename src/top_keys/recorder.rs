@@ -25,11 +25,10 @@ use siphasher::sip128::SipHasher13;
 use crate::{
     charge::Charge,
     clock::{Clock, Timestamp, micros},
-    decision::Decision,
+    decision::{Decision, Outcome, PolicyName},
     key::Key,
     policy::{NameHash, Policy},
-    state::{Outcome, PolicyName},
-    sync::Mutex,
+    task::Mutex,
 };
 
 use super::{

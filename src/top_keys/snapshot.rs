@@ -4,8 +4,8 @@ use std::{cmp::Reverse, collections::BTreeMap};
 
 use crate::{
     clock::Timestamp,
+    decision::PolicyName,
     error::{Error, ErrorKind},
-    state::PolicyName,
 };
 
 use super::merged_list::MergedList;

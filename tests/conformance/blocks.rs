@@ -6,8 +6,8 @@ use tollgate::{
     Decision, ErrorKind, Key, Policy, Quota, RateLimiter,
     algorithm::{Algorithm, WindowStart},
     block::{Block, BlockTarget},
-    state::{DeniedBy, Outcome, PolicyState, Retry},
-    store::{Charge, Enforcement, Receipt},
+    charge::{Charge, Enforcement, Receipt},
+    decision::{DeniedBy, Outcome, PolicyState, Retry},
 };
 
 use super::place::{Place, START, check, usage};

@@ -6,8 +6,8 @@ use redis::Value;
 use tokio::{runtime::Handle, task::JoinSet};
 use tollgate::{
     Key, Policy, Quota,
-    state::{Outcome, PolicyState, Retry, Usage},
-    store::Charge,
+    charge::Charge,
+    decision::{Outcome, PolicyState, Retry, Usage},
 };
 
 use super::{

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tollgate::{
     Policy, Quota,
     algorithm::{Algorithm, WindowStart},
-    state::Usage,
+    decision::Usage,
 };
 
 use super::{

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use tollgate::{
     Decision, Key, Policy, Quota,
+    charge::{Charge, Enforcement},
+    decision::{DeniedBy, Outcome, PolicyState, Retry},
     memory::MemoryStore,
-    penalty::Penalty,
-    state::{DeniedBy, Outcome, PolicyState, Retry},
-    store::{Charge, Enforcement},
+    policy::Penalty,
 };
 
 use crate::support::Random;

@@ -10,11 +10,12 @@ use std::{
 use redis::Value;
 use tollgate::{
     Decision, Error, Key, Policy, RateLimiter,
+    charge::{Charge, Receipt, Settlement},
     clock::{Clock, Timestamp},
+    decision::{CountedBy, Retry, Usage},
     memory::MemoryStore,
     remote::{RedisStore, RedisStoreBuilder, TlsConfig},
-    state::{CountedBy, Retry, Usage},
-    store::{Charge, Receipt, Settlement, Store, StoreFuture},
+    store::{Store, StoreFuture},
 };
 
 use crate::{

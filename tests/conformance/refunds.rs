@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate::{Policy, Quota, clock::Timestamp, store::Receipt};
+use tollgate::{Policy, Quota, charge::Receipt, clock::Timestamp};
 
 use crate::support::Random;
 

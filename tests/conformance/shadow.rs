@@ -3,8 +3,8 @@
 use tollgate::{
     Key, Policy, Quota,
     algorithm::{Algorithm, WindowStart},
-    state::Outcome,
-    store::{Charge, Enforcement, Receipt},
+    charge::{Charge, Enforcement, Receipt},
+    decision::Outcome,
 };
 
 use crate::support::Random;

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use ::redis::Value;
 use tollgate::{
     ErrorKind, Key, Policy, Quota, RateLimiter,
-    state::{Outcome, Retry, Usage},
-    store::Receipt,
+    charge::Receipt,
+    decision::{Outcome, Retry, Usage},
 };
 
 pub(super) use super::{
@@ -377,9 +377,9 @@ async fn slots_are_given_back_whatever_the_request_cost(trial: Trial) {
     }
 }
 
-async fn lefts(limiter: &RateLimiter, charges: &[tollgate::store::Charge<'_>]) -> Vec<u64> {
+async fn lefts(limiter: &RateLimiter, charges: &[tollgate::charge::Charge<'_>]) -> Vec<u64> {
     let peek = limiter.peek(charges).await.expect("a decision");
-    let left = |state: &tollgate::state::PolicyState| state.usage().expect("counted").remaining;
+    let left = |state: &tollgate::decision::PolicyState| state.usage().expect("counted").remaining;
     peek.states().iter().map(left).collect()
 }
 

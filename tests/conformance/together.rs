@@ -5,8 +5,8 @@ use std::time::Duration;
 use tollgate::{
     ErrorKind, Key, Policy, Quota,
     algorithm::{Algorithm, WindowStart},
-    state::{PolicyState, Retry},
-    store::Charge,
+    charge::Charge,
+    decision::{PolicyState, Retry},
 };
 
 use super::{

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tollgate::{
     Key, Policy, Quota,
     algorithm::{Algorithm, WindowStart},
-    store::Charge,
+    charge::Charge,
 };
 
 use crate::support::Random;

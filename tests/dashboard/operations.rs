@@ -10,7 +10,7 @@ use tollgate::{
     clock::{Clock, Timestamp},
     dashboard::Dashboard,
     extract::{HashSecret, Header},
-    penalty::Penalty,
+    policy::Penalty,
     rules::RuleMode,
     top_keys::{ShownKeys, TopKeys},
 };
@@ -339,7 +339,7 @@ impl Broken {
 impl tollgate::store::Store for Broken {
     fn decide(
         &self,
-        _: &[tollgate::store::Charge<'_>],
+        _: &[tollgate::charge::Charge<'_>],
     ) -> tollgate::store::StoreFuture<tollgate::Decision> {
         tollgate::store::StoreFuture::ready(Err(self.error()))
     }

@@ -12,7 +12,7 @@ use std::{
 };
 
 use tokio::runtime::Builder;
-use tollgate::{Key, OnOutage, Policy, Quota, RateLimiter, clock::Clock, state::CountedBy};
+use tollgate::{Key, OnOutage, Policy, Quota, RateLimiter, clock::Clock, decision::CountedBy};
 
 use crate::{
     load::{KEYS, Response, Subject},

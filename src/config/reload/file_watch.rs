@@ -28,8 +28,8 @@ use notify::{
 };
 
 use crate::{
+    diagnosis::log,
     error::{Error, ErrorKind},
-    log,
 };
 
 use super::{place::Place, reloader::Reloader};

@@ -5,8 +5,11 @@ use std::{collections::VecDeque, fmt, sync::Weak};
 use tokio::sync::{Mutex as AsyncMutex, watch};
 
 use crate::{
-    builder::RateLimitLayerBuilder, clock::Clock, log, middleware::in_force::Replaceable, spawn,
-    sync::Mutex,
+    builder::RateLimitLayerBuilder,
+    clock::Clock,
+    diagnosis::log,
+    middleware::in_force::Replaceable,
+    task::{Mutex, spawn},
 };
 
 #[cfg(feature = "redis")]

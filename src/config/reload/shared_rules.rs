@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use crate::{
+    diagnosis::outside_text::shown,
     error::{Error, ErrorKind},
-    outside_text::shown,
     store::{ReadRulesReply, RuleStore, RulesId, RulesToStore, StoreRulesReply, StoredRules},
 };
 

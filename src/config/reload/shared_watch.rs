@@ -11,10 +11,12 @@ use std::{sync::Arc, time::Duration};
 use tokio::task::AbortHandle;
 
 use crate::{
-    backoff::jittered,
     error::{Error, ErrorKind},
-    spawn,
-    timer::{sleep, timeout},
+    task::{
+        backoff::jittered,
+        spawn,
+        timer::{sleep, timeout},
+    },
 };
 
 use super::{

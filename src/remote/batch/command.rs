@@ -10,7 +10,7 @@ use tokio::runtime::Handle;
 use crate::{
     clock::Clock,
     error::{Error, Phase},
-    timer::sleep,
+    task::timer::sleep,
 };
 
 use super::{

@@ -28,7 +28,7 @@ use tokio::task::yield_now;
 use crate::{
     clock::{Clock, Timestamp},
     error::{Error, ErrorKind, Phase},
-    home,
+    task::home,
 };
 
 use super::{

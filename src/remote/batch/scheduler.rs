@@ -47,7 +47,7 @@ use std::{
 
 use tokio::sync::oneshot;
 
-use crate::{clock::Timestamp, store::ServerStats, sync::Mutex};
+use crate::{clock::Timestamp, store::ServerStats, task::Mutex};
 
 use super::{
     super::{connection::Lane, protocol::Request},

@@ -21,7 +21,7 @@ use smallvec::SmallVec;
 use crate::{
     clock::{Clock, Timestamp},
     error::Error,
-    spawn::contain_panic,
+    task::spawn::contain_panic,
 };
 
 use super::{

@@ -16,11 +16,11 @@ use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 use tokio::sync::oneshot;
 
 use crate::{
+    algorithm::Quota,
     clock::Timestamp,
     error::{Error, ErrorKind, Phase},
     key::Key,
     policy::Policy,
-    quota::Quota,
 };
 
 use super::{

@@ -29,11 +29,9 @@ use std::{
 use tokio::runtime::Handle;
 
 use crate::{
-    backoff::jittered,
     clock::{Clock, Timestamp},
     error::{Error, Phase},
-    home,
-    timer::sleep,
+    task::{backoff::jittered, home, timer::sleep},
 };
 
 use super::{

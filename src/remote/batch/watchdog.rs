@@ -27,7 +27,7 @@ use std::{
 use crate::{
     clock::{Clock, Timestamp},
     error::{Error, ErrorKind, Phase},
-    spawn::contain_panic,
+    task::spawn::contain_panic,
 };
 
 use super::super::client::{Client, Watchdog};

@@ -28,7 +28,7 @@
 //!
 //! # A worker that is dropped
 //!
-//! When the runtime of a task ends, the task goes [home](crate::home), since its callers may be on other runtimes that go
+//! When the runtime of a task ends, the task goes [home](crate::task::home), since its callers may be on other runtimes that go
 //! on. Where no thread can be started, it is dropped. Then its call fails, since the charges may have been made, and the jobs
 //! that it was to dispatch go back to their callers.
 //!
@@ -48,7 +48,7 @@ use tokio::{runtime::Handle, task::yield_now};
 use crate::{
     clock::{Clock, Timestamp},
     error::Error,
-    home,
+    task::home,
 };
 
 use super::{

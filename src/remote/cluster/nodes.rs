@@ -28,17 +28,14 @@ use futures_util::future::join_all;
 use tokio::runtime::Handle;
 
 use crate::{
-    backoff::random,
+    charge::{Receipt, Settlement},
     clock::{Clock, Timestamp},
     error::Error,
-    retry::{RetryFuture, RetryOwner, RetryQueue},
-    settlement::{Receipt, Settlement},
-    slot::{SLOTS, slot_of},
-    spawn,
+    key::{SLOTS, slot::slot_of},
     store::{CallObserver, CallReport, Store},
-    sync::Mutex,
-    task_lease::TaskLease,
-    timer::sleep,
+    task::{
+        Mutex, RetryFuture, RetryOwner, RetryQueue, TaskLease, backoff::random, spawn, timer::sleep,
+    },
 };
 
 use super::{

@@ -34,14 +34,11 @@ use futures_util::future::join_all;
 use smallvec::SmallVec;
 
 use crate::{
-    charge::{Charge, Charges, OwnedCharge},
-    decision::Decision,
+    charge::{Charge, Charges, OwnedCharge, Receipt, Settlement},
+    decision::{CountedBy, Decision, PolicyState},
     error::Error,
-    home,
-    settlement::{Receipt, Settlement},
-    state::{CountedBy, PolicyState},
-    store::{Store, StoreFuture},
-    waited,
+    store::{Store, StoreFuture, waited},
+    task::home,
 };
 
 /// Returns whether the charges have keys in several slots.

@@ -13,7 +13,7 @@ use redis::Value;
 
 use crate::{
     error::{Error, ErrorKind},
-    slot::SLOTS,
+    key::SLOTS,
 };
 
 use super::super::protocol::NodeAddress;

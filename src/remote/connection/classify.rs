@@ -22,8 +22,8 @@ use redis::RedisError;
 use tokio::runtime::TryCurrentError;
 
 use crate::{
+    diagnosis::outside_text::shown,
     error::{Error, ErrorKind},
-    outside_text::shown,
 };
 
 use super::super::protocol::Redirect;

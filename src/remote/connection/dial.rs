@@ -18,7 +18,7 @@ use futures_util::task::AtomicWaker;
 
 use crate::{
     error::{Error, ErrorKind, Phase},
-    sync::Mutex,
+    task::Mutex,
 };
 
 use super::{endpoint::Endpoint, multiplexed::Connection};

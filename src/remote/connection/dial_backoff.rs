@@ -13,7 +13,7 @@
 
 use std::time::Duration;
 
-use crate::{backoff::Backoff, clock::Timestamp};
+use crate::{clock::Timestamp, task::Backoff};
 
 /// Waits between dials while connections fail.
 #[derive(Debug)]

@@ -14,11 +14,13 @@ use std::{sync::Arc, time::Duration};
 use redis::aio::MultiplexedConnection;
 
 use crate::{
-    backoff::{Backoff, jittered},
+    diagnosis::{ErrorChain, log},
     error::{Error, ErrorKind, Phase},
-    error_chain::ErrorChain,
-    log,
-    timer::{sleep, timeout},
+    task::{
+        Backoff,
+        backoff::jittered,
+        timer::{sleep, timeout},
+    },
 };
 
 use super::{

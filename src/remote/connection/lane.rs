@@ -31,7 +31,7 @@
 //! # Runtimes
 //!
 //! The runtime of the caller that dialled drives the connection. When that runtime ends, the connection goes
-//! [home](crate::home), with the replies that are on their way. A dial begins again there.
+//! [home](crate::task::home), with the replies that are on their way. A dial begins again there.
 //!
 //! A connection of a pool ends with its runtime, since the pool drives it. The library reports that as if the server had
 //! closed the connection, and commands that it took may never get a reply. A [`RuntimeGuard`] shows the difference: such an
@@ -53,8 +53,7 @@ use tokio::{runtime::Handle, sync::watch, task::AbortHandle};
 use crate::{
     clock::{Clock, Timestamp},
     error::{Error, ErrorKind},
-    home,
-    sync::Mutex,
+    task::{Mutex, home},
 };
 
 use super::{

@@ -13,7 +13,7 @@ use tokio::sync::watch;
 
 use crate::{
     error::{Error, ErrorKind},
-    sync::Mutex,
+    task::Mutex,
 };
 
 use super::{

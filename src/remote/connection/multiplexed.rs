@@ -4,7 +4,7 @@ use std::{future::Future, sync::Arc};
 
 use crate::{
     error::Error,
-    home::{self, LastingTask},
+    task::{LastingTask, home},
 };
 use redis::{AsyncConnectionConfig, RedisConnectionInfo, aio::MultiplexedConnection};
 

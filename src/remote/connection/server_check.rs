@@ -27,9 +27,8 @@ use crate::{
     charge::Charge,
     clock::{Clock, Timestamp},
     diagnosis::{Code, SilencedCodes, Warning, WarningLog},
-    home,
     key::Key,
-    timer::timeout,
+    task::{home, timer::timeout},
 };
 
 use super::{handshake::hello_field, lane::LaneConnection};

@@ -11,9 +11,9 @@ use tokio::{
     net::TcpStream,
 };
 
-use crate::home;
+use crate::task::home;
 
-/// A socket that its connection may take [home](crate::home).
+/// A socket that its connection may take [home](crate::task::home).
 ///
 /// A runtime reports events of the sockets that are registered with it, so a socket registers again when it is first polled
 /// at home. The bytes that it has received meanwhile stay in it.

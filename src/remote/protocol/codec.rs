@@ -28,11 +28,10 @@ use smallvec::SmallVec;
 
 use crate::{
     algorithm::{Admitted, ChargeMark, Counter, Counting, TokenBucket, WindowStart},
-    charge::Charge,
+    charge::{Charge, Correction, Settlement},
     clock::{self, Timestamp},
-    penalty::Penalty,
-    settlement::{Correction, Settlement},
-    state::{PolicyState, Retry, Usage},
+    decision::{PolicyState, Retry, Usage},
+    policy::Penalty,
 };
 
 /// The arguments of a few charges.

@@ -230,9 +230,8 @@ mod tests {
     use proptest::{collection::vec, prelude::*, sample::select};
 
     use crate::{
-        algorithm::{Algorithm, QueueLimits, WindowStart},
+        algorithm::{Algorithm, QueueLimits, Quota, WindowStart},
         key::HashSecret,
-        quota::Quota,
     };
 
     use super::*;

@@ -14,7 +14,7 @@ use std::fmt;
 
 use redis::{RedisError, ServerErrorKind};
 
-use crate::{error::Error, outside_text::shown};
+use crate::{diagnosis::outside_text::shown, error::Error};
 
 /// The host and port of a node.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -22,9 +22,8 @@ use smallvec::SmallVec;
 use crate::{
     charge::OwnedCharge,
     clock::Timestamp,
-    decision::Decision,
+    decision::{CountedBy, Decision},
     error::{Error, ErrorKind},
-    state::CountedBy,
 };
 
 use super::{

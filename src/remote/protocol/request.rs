@@ -21,16 +21,12 @@ use redis::Cmd;
 use smallvec::SmallVec;
 
 use crate::{
-    algorithm::{Algorithm, WindowStart},
-    charge::Charge,
+    algorithm::{Algorithm, Quota, WindowStart},
+    charge::{Charge, Merge, Settlement},
     clock::Timestamp,
-    key::Key,
-    merge::Merge,
+    key::{Key, slot::slot_of},
     policy::Policy,
-    quota::Quota,
-    settlement::Settlement,
-    slot::slot_of,
-    sync::Mutex,
+    task::Mutex,
 };
 
 use super::{

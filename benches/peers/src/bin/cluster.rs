@@ -14,7 +14,7 @@ use std::{
 
 use redis::{cluster::ClusterClientBuilder, cluster_async::ClusterConnection};
 use tokio::{runtime::Runtime, task::JoinSet};
-use tollgate::{Key, Policy, Quota, RateLimiter, state::CountedBy};
+use tollgate::{Key, Policy, Quota, RateLimiter, decision::CountedBy};
 use tollgate_peers::{
     arguments::Arguments,
     cluster::Cluster,

@@ -16,7 +16,7 @@ use std::{
 use deadpool_redis::{Config, Pool, Runtime as PoolRuntime};
 use redis::{Client, aio::MultiplexedConnection};
 use tokio::{runtime::Runtime, task::JoinSet};
-use tollgate::{Key, Policy, Quota, RateLimiter, state::CountedBy};
+use tollgate::{Key, Policy, Quota, RateLimiter, decision::CountedBy};
 use tollgate_peers::{
     arguments::Arguments,
     cpu, gcra,

@@ -1,0 +1,209 @@
+//! Charges: the policy, key and cost that a store decides on.
+
+use smallvec::SmallVec;
+
+use crate::{
+    decision::{CountedBy, Decision, Outcome, PolicyState, Retry, Ticket},
+    key::Key,
+    policy::Policy,
+};
+
+/// The most charges of one decision.
+pub(crate) const MAX_CHARGES: usize = 16;
+
+/// One policy, key and cost of a request.
+///
+/// [`Policy::charge`] creates one. A request has a charge for every policy that applies to it.
+#[derive(Clone, Copy, Debug)]
+pub struct Charge<'a> {
+    policy: &'a Policy,
+    key: Key,
+    cost: u64,
+    ticket: Option<Ticket>,
+    enforcement: Enforcement,
+}
+
+impl Policy {
+    /// Returns a charge of this policy's [cost](Policy::cost) to `key`.
+    #[must_use]
+    #[inline]
+    pub fn charge(&self, key: Key) -> Charge<'_> {
+        Charge {
+            policy: self,
+            key,
+            cost: self.default_cost(),
+            ticket: self.is_concurrency().then(Ticket::random),
+            enforcement: Enforcement::Enforced,
+        }
+    }
+}
+
+impl<'a> Charge<'a> {
+    /// Sets the cost in units; 0 makes the charge a peek.
+    ///
+    /// Default: the [cost](Policy::cost) of the policy. A cost above the policy's limit is denied with
+    /// [`Retry::Never`](crate::decision::Retry::Never).
+    #[must_use]
+    pub fn cost(mut self, units: u64) -> Self {
+        self.cost = units;
+        self
+    }
+
+    /// Sets whether the charge can deny the request, or is only counted.
+    ///
+    /// Default: [`Enforcement::Enforced`].
+    #[must_use]
+    #[inline]
+    pub fn enforcement(mut self, enforcement: Enforcement) -> Self {
+        self.enforcement = enforcement;
+        self
+    }
+
+    /// Returns whether the charge is only counted, and cannot deny the request.
+    #[must_use]
+    #[inline]
+    pub fn is_shadow(&self) -> bool {
+        self.enforcement != Enforcement::Enforced
+    }
+
+    /// Returns whether the charge is counted in place of the one before it.
+    ///
+    /// Slots of a request that is denied would never be released, so those of a concurrency policy are not.
+    #[inline]
+    pub(crate) fn is_candidate(&self) -> bool {
+        self.enforcement == Enforcement::Candidate && !self.policy.is_concurrency()
+    }
+
+    /// Returns the policy.
+    #[must_use]
+    #[inline]
+    pub fn policy(&self) -> &'a Policy {
+        self.policy
+    }
+
+    /// Returns the key.
+    #[must_use]
+    #[inline]
+    pub fn key(&self) -> &Key {
+        &self.key
+    }
+
+    /// Returns the cost in units.
+    #[must_use]
+    #[inline]
+    pub fn units(&self) -> u64 {
+        self.cost
+    }
+
+    /// Returns the ticket of the charge's slots; `None` unless the policy limits concurrency.
+    #[must_use]
+    #[inline]
+    pub fn ticket(&self) -> Option<Ticket> {
+        self.ticket
+    }
+
+    /// Replaces the ticket, if the charge has one.
+    pub(crate) fn with_ticket(mut self, ticket: Ticket) -> Self {
+        self.ticket = self.ticket.map(|_| ticket);
+        self
+    }
+
+    /// Returns the state of this charge, which was made, after another policy has denied the request: the charge is refunded
+    /// unless its policy counts denied requests. `decision` is the one that made it.
+    pub(crate) fn after_denial(&self, state: PolicyState, decision: &Decision) -> PolicyState {
+        let Some(usage) = state
+            .usage()
+            .filter(|_| state.outcome() == Outcome::Allowed)
+        else {
+            return state;
+        };
+        if !self.policy.counts_denied() {
+            return state.refunded(self.cost);
+        }
+        let counted_by = state.counted_by().unwrap_or(decision.counted_by());
+        let retry = match self.policy.counter() {
+            _ if usage.remaining >= self.cost => Retry::Now,
+            // The numbers are those of this instance's share.
+            _ if counted_by == CountedBy::Fallback => Retry::At(usage.reset_at),
+            counter => counter.retry_under(usage, self.cost, decision.decided_at()),
+        };
+        state.with_retry(retry)
+    }
+
+    /// Returns the same charge under another policy, which must count in the same way.
+    #[cfg(feature = "redis")]
+    pub(crate) fn under<'b>(&self, policy: &'b Policy) -> Charge<'b> {
+        Charge {
+            policy,
+            key: self.key,
+            cost: self.cost,
+            ticket: self.ticket,
+            enforcement: self.enforcement,
+        }
+    }
+
+    /// Returns a copy that owns its policy, for futures that outlive the call.
+    #[must_use]
+    pub fn to_owned(&self) -> OwnedCharge {
+        OwnedCharge {
+            policy: self.policy.clone(),
+            key: self.key,
+            cost: self.cost,
+            ticket: self.ticket,
+            enforcement: self.enforcement,
+        }
+    }
+}
+
+/// The charges of one request.
+pub(crate) type Charges<'a> = SmallVec<[Charge<'a>; 4]>;
+
+// === OwnedCharge ===
+
+/// A [`Charge`] that owns its policy.
+#[derive(Clone, Debug)]
+pub struct OwnedCharge {
+    policy: Policy,
+    key: Key,
+    cost: u64,
+    ticket: Option<Ticket>,
+    enforcement: Enforcement,
+}
+
+impl OwnedCharge {
+    /// Returns the charge with a borrowed policy, as a [`Store`](crate::store::Store) expects it.
+    #[must_use]
+    pub fn borrow(&self) -> Charge<'_> {
+        Charge {
+            policy: &self.policy,
+            key: self.key,
+            cost: self.cost,
+            ticket: self.ticket,
+            enforcement: self.enforcement,
+        }
+    }
+}
+
+// === Enforcement ===
+
+/// Whether a charge can deny a request.
+///
+/// | | denies the request | is made |
+/// |---|---|---|
+/// | `Enforced` | yes | if all enforced charges of the decision fit |
+/// | `Shadow` | no | if it fits and all enforced charges fit |
+/// | `Candidate` | no | if it fits and all enforced charges but the one before it fit |
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Enforcement {
+    /// Counted in place of the enforced charge that comes just before it, to see what another quota would admit.
+    ///
+    /// A candidate of a [concurrency](Policy::concurrency) policy counts as `Shadow`: a request that is denied holds no
+    /// slots.
+    Candidate,
+    /// Counted, and denies the request if it does not fit.
+    #[default]
+    Enforced,
+    /// Counted, but never denies the request.
+    Shadow,
+}

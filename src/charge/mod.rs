@@ -1,0 +1,12 @@
+//! What a store decides on: charges, and their later corrections.
+//!
+//! A custom [`Store`](crate::store::Store) receives these types.
+
+mod charge;
+mod merge;
+mod settlement;
+
+pub use self::charge::{Charge, Enforcement, OwnedCharge};
+pub(crate) use self::charge::{Charges, MAX_CHARGES};
+pub use self::merge::Merge;
+pub use self::settlement::{Correction, Receipt, Settlement};

@@ -1,0 +1,10 @@
+//! The rate limiter, and how it denies blocked keys before it asks the store.
+
+mod block_check;
+mod block_wait;
+pub(crate) mod limiter;
+
+pub(crate) use self::block_check::BlockRefresh;
+#[cfg(feature = "rules")]
+pub(crate) use self::limiter::MAX_POLICIES;
+pub(crate) use self::limiter::RateLimiter;

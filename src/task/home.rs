@@ -1,0 +1,296 @@
+//! The home of work that outlives the runtime of its caller: one thread with a runtime of its own.
+//!
+//! ```text
+//! a caller's runtime                              home
+//! spawn_lasting ──▶ polled here ── runtime ends ──▶ polled here until it is done
+//! ```
+//!
+//! Work begins on the runtime of its caller, so that no decision waits for a switch between threads.
+//! When that runtime ends, it drops its tasks. Work that others wait for then goes on at home: the connection that they share,
+//! the call that carries their decisions, and the release of their slots.
+//!
+//! The thread starts with the first such work and runs until the process ends. Foreign code that blocks there, such as a
+//! credentials provider, delays everything at home.
+
+use std::{
+    cell::Cell,
+    fmt,
+    future::{Future, pending},
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    thread,
+};
+
+use tokio::{
+    runtime::{Builder, Handle},
+    task::AbortHandle,
+};
+
+use super::mutex::Mutex;
+
+/// Spawns a future at home. If the system cannot start the thread, drops the future and returns `None`.
+pub(crate) fn spawn(future: impl Future<Output = ()> + Send + 'static) -> Option<AbortHandle> {
+    Some(home()?.spawn(future).abort_handle())
+}
+
+/// Spawns a future on the caller's runtime, and moves it home when that ends. Without a runtime, it begins at home.
+pub(crate) fn spawn_lasting<F>(future: Pin<Box<F>>) -> LastingTask
+where
+    F: Future<Output: Send> + Send + 'static,
+{
+    match Handle::try_current().ok().or_else(home) {
+        Some(runtime) => spawn_lasting_on(&runtime, future),
+        None => LastingTask::default(),
+    }
+}
+
+/// As [`spawn_lasting`], but begins at home: the runtime of the caller is not driven.
+pub(crate) fn spawn_lasting_at_home<F>(future: Pin<Box<F>>) -> LastingTask
+where
+    F: Future<Output: Send> + Send + 'static,
+{
+    home().map_or_else(LastingTask::default, |home| spawn_lasting_on(&home, future))
+}
+
+/// As [`spawn_lasting`], for a given runtime.
+pub(crate) fn spawn_lasting_on<F>(runtime: &Handle, future: Pin<Box<F>>) -> LastingTask
+where
+    F: Future<Output: Send> + Send + 'static,
+{
+    let task = LastingTask::default();
+    let lasting = Lasting {
+        future: Some(future),
+        task: task.clone(),
+    };
+    let spawned = runtime.spawn(lasting).abort_handle();
+    let mut place = task.place.lock();
+    // A runtime that has ended has moved the future home by now.
+    if let Place::Nowhere = *place {
+        *place = Place::Spawned(spawned);
+    }
+    drop(place);
+    task
+}
+
+/// Returns whether the current thread is home.
+#[cfg(feature = "redis")]
+#[inline]
+pub(crate) fn is_current() -> bool {
+    IS_HOME.get()
+}
+
+/// Returns the runtime at home, and starts its thread if none runs. `None` if the system cannot start one now.
+fn home() -> Option<Handle> {
+    let mut home = HOME.lock();
+    if home.is_none() {
+        let runtime = Builder::new_current_thread().enable_all().build().ok()?;
+        let runtime = Arc::new(runtime);
+        let (handle, driven) = (runtime.handle().clone(), Arc::clone(&runtime));
+        let builder = thread::Builder::new().name("tollgate-home".to_owned());
+        let run = move || {
+            IS_HOME.set(true);
+            driven.block_on(pending::<()>());
+        };
+        if builder.spawn(run).is_err() {
+            // A runtime that is dropped on a thread of another one panics.
+            Arc::into_inner(runtime)?.shutdown_background();
+            return None;
+        }
+        *home = Some(handle);
+    }
+    home.clone()
+}
+
+// === LastingTask ===
+
+/// A handle on a future that outlives its first runtime. Dropping it changes nothing.
+#[derive(Clone, Default)]
+pub(crate) struct LastingTask {
+    place: Arc<Mutex<Place>>,
+}
+
+/// Where the future is polled.
+#[derive(Default)]
+enum Place {
+    /// It was dropped, or must be.
+    #[cfg_attr(
+        not(feature = "redis"),
+        expect(dead_code, reason = "only connections are cancelled")
+    )]
+    Cancelled,
+    /// It is about to be spawned, or no runtime took it.
+    #[default]
+    Nowhere,
+    Spawned(AbortHandle),
+}
+
+impl LastingTask {
+    /// Drops the future, wherever it is polled.
+    #[cfg(feature = "redis")]
+    pub(crate) fn cancel(&self) {
+        let place = std::mem::replace(&mut *self.place.lock(), Place::Cancelled);
+        if let Place::Spawned(task) = place {
+            task.abort();
+        }
+    }
+
+    /// Returns whether the future is done.
+    pub(crate) fn is_finished(&self) -> bool {
+        match &*self.place.lock() {
+            Place::Cancelled | Place::Nowhere => true,
+            Place::Spawned(task) => task.is_finished(),
+        }
+    }
+}
+
+impl fmt::Debug for LastingTask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LastingTask").finish_non_exhaustive()
+    }
+}
+
+// === Lasting ===
+
+/// A future that goes home when it is dropped by its runtime.
+struct Lasting<F: Future<Output: Send> + Send + 'static> {
+    /// `None` once it is done, and while it is polled: one that panics is dropped.
+    future: Option<Pin<Box<F>>>,
+    task: LastingTask,
+}
+
+impl<F: Future<Output: Send> + Send + 'static> Future for Lasting<F> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let Some(mut future) = self.future.take() else {
+            return Poll::Ready(());
+        };
+        let polled = future.as_mut().poll(context);
+        if polled.is_pending() {
+            self.future = Some(future);
+        }
+        polled.map(drop)
+    }
+}
+
+impl<F: Future<Output: Send> + Send + 'static> Drop for Lasting<F> {
+    fn drop(&mut self) {
+        // Before the lock: a future that stays is dropped after it.
+        let future = self.future.take();
+        let mut place = self.task.place.lock();
+        if future.is_none() || IS_HOME.get() || matches!(*place, Place::Cancelled) {
+            return;
+        }
+        if let Some(home) = home() {
+            let lasting = Self {
+                future,
+                task: self.task.clone(),
+            };
+            *place = Place::Spawned(home.spawn(lasting).abort_handle());
+        }
+    }
+}
+
+static HOME: Mutex<Option<Handle>> = Mutex::new(None);
+
+thread_local! {
+    static IS_HOME: Cell<bool> = const { Cell::new(false) };
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{env, process::Command, sync::mpsc, time::Duration};
+
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    const HUNG: Duration = Duration::from_secs(10);
+
+    fn runtime() -> tokio::runtime::Runtime {
+        Builder::new_current_thread().build().expect("a runtime")
+    }
+
+    /// A future that sends whether it ended at home, once it gets a message.
+    fn reporting() -> (oneshot::Sender<()>, mpsc::Receiver<bool>, LastingTask) {
+        let (sender, receiver) = oneshot::channel();
+        let (report, reported) = mpsc::channel();
+        let task = spawn_lasting(Box::pin(async move {
+            let _ = receiver.await;
+            let _ = report.send(IS_HOME.get());
+        }));
+        (sender, reported, task)
+    }
+
+    #[test]
+    fn future_stays_on_its_runtime_while_that_lives_and_then_goes_home() {
+        let runtime = runtime();
+        let (go_on, reported, task) = runtime.block_on(async { reporting() });
+        let _ = go_on.send(());
+        runtime.block_on(tokio::task::yield_now());
+        assert_eq!(reported.recv_timeout(HUNG), Ok(false));
+        runtime.block_on(tokio::task::yield_now());
+        assert!(task.is_finished());
+        let (go_on, reported, task) = runtime.block_on(async { reporting() });
+        drop(runtime);
+        assert!(!task.is_finished());
+        let _ = go_on.send(());
+        assert_eq!(reported.recv_timeout(HUNG), Ok(true));
+    }
+
+    #[test]
+    fn future_begins_at_home_without_a_runtime_or_on_one_that_has_ended() {
+        let (go_on, reported, _) = reporting();
+        let _ = go_on.send(());
+        assert_eq!(reported.recv_timeout(HUNG), Ok(true));
+        let ended = runtime().handle().clone();
+        let (report, reported) = mpsc::channel();
+        let reporting = Box::pin(async move { report.send(IS_HOME.get()) });
+        spawn_lasting_on(&ended, reporting);
+        assert_eq!(reported.recv_timeout(HUNG), Ok(true));
+    }
+
+    #[cfg(feature = "redis")]
+    #[test]
+    fn future_that_is_cancelled_is_dropped_wherever_it_is() {
+        let runtime = runtime();
+        for moves in [false, true] {
+            let (_go_on, reported, task) = runtime.block_on(async { reporting() });
+            if moves {
+                let (_go_on, reported, task) = self::runtime().block_on(async { reporting() });
+                task.cancel();
+                let ended = reported.recv_timeout(HUNG);
+                assert_eq!(ended, Err(mpsc::RecvTimeoutError::Disconnected));
+            }
+            task.cancel();
+            runtime.block_on(tokio::task::yield_now());
+            let ended = reported.recv_timeout(HUNG);
+            assert_eq!(ended, Err(mpsc::RecvTimeoutError::Disconnected));
+        }
+    }
+
+    // Regression: a runtime was dropped on a thread of the caller's, which panicked.
+    #[test]
+    fn home_without_room_for_a_thread_drops_the_future() {
+        const HAS_NO_ROOM: &str = "TOLLGATE_HAS_NO_ROOM";
+        if env::var_os(HAS_NO_ROOM).is_some() {
+            let spawned = runtime().block_on(async { spawn(async {}) });
+            assert!(spawned.is_none());
+            return;
+        }
+        // In a process of its own, whose threads would have a larger stack than there is memory.
+        let output = Command::new(env::current_exe().expect("this test"))
+            .args([
+                "task::home::tests::home_without_room_for_a_thread_drops_the_future",
+                "--exact",
+            ])
+            .env(HAS_NO_ROOM, "")
+            .env("RUST_MIN_STACK", (1_u64 << 60).to_string())
+            .env("RUST_TEST_THREADS", "1")
+            .output();
+        let output = output.expect("it runs");
+        assert!(output.status.success(), "{output:#?}");
+        assert!(String::from_utf8_lossy(&output.stdout).contains("1 passed"));
+    }
+}
