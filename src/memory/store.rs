@@ -380,39 +380,12 @@ impl Store for MemoryStore {
         }
     }
 
-    fn restore(&self, charge: &Charge<'_>, usage: Usage) {
-        let fingerprint = Fingerprint::of(charge.policy(), charge.key());
-        let read = self.shared.clock.read();
-        let mut shard = self.cell(fingerprint).lock();
-        let now = shard.now(read, &self.shared.clock);
-        shard.restore(charge, usage, now);
-    }
-
     fn blocks(&self) -> Option<Arc<BlockList>> {
         Some(Arc::clone(&self.shared.blocks))
     }
 
     fn change_block(&self, change: BlockChange) -> StoreFuture<()> {
         StoreFuture::ready(self.shared.blocks.change(&change))
-    }
-
-    fn restore_ban(&self, charge: &Charge<'_>, until: Timestamp) {
-        let Some(penalty) = charge.policy().ban_penalty() else {
-            return;
-        };
-        let fingerprint = Fingerprint::of(charge.policy(), charge.key());
-        let read = self.shared.clock.read();
-        let mut shard = self.cell(fingerprint).lock();
-        let now = shard.now(read, &self.shared.clock);
-        shard.bans.restore(penalty, fingerprint, until, now);
-    }
-
-    fn end_ban(&self, charge: &Charge<'_>, at: Timestamp) {
-        let fingerprint = Fingerprint::of(charge.policy(), charge.key());
-        let read = self.shared.clock.read();
-        let mut shard = self.cell(fingerprint).lock();
-        shard.now(read, &self.shared.clock);
-        shard.bans.end(fingerprint, at);
     }
 
     fn ban_state(&self, policy: &Policy, key: &Key) -> StoreFuture<Option<BanState>> {
@@ -431,6 +404,44 @@ impl Store for MemoryStore {
         let fingerprint = Fingerprint::of(policy, key);
         self.cell(fingerprint).lock().reset(fingerprint);
         StoreFuture::ready(Ok::<(), Error>(()))
+    }
+}
+
+// === The counts of a fallback ===
+
+#[cfg_attr(
+    not(feature = "redis"),
+    allow(dead_code, reason = "only the fallback of a shared store calls these")
+)]
+impl MemoryStore {
+    /// Replaces the state of a charge's key by one with this usage, which the shared store returned.
+    pub(crate) fn seed(&self, charge: &Charge<'_>, usage: Usage) {
+        let fingerprint = Fingerprint::of(charge.policy(), charge.key());
+        let read = self.shared.clock.read();
+        let mut shard = self.cell(fingerprint).lock();
+        let now = shard.now(read, &self.shared.clock);
+        shard.restore(charge, usage, now);
+    }
+
+    /// Bans a charge's key until a time that the shared store returned, if the policy has a [penalty](crate::policy).
+    pub(crate) fn seed_ban(&self, charge: &Charge<'_>, until: Timestamp) {
+        let Some(penalty) = charge.policy().ban_penalty() else {
+            return;
+        };
+        let fingerprint = Fingerprint::of(charge.policy(), charge.key());
+        let read = self.shared.clock.read();
+        let mut shard = self.cell(fingerprint).lock();
+        let now = shard.now(read, &self.shared.clock);
+        shard.bans.restore(penalty, fingerprint, until, now);
+    }
+
+    /// Ends the ban of a charge's key that began by this time, at which the shared store admitted the key.
+    pub(crate) fn end_ban(&self, charge: &Charge<'_>, at: Timestamp) {
+        let fingerprint = Fingerprint::of(charge.policy(), charge.key());
+        let read = self.shared.clock.read();
+        let mut shard = self.cell(fingerprint).lock();
+        shard.now(read, &self.shared.clock);
+        shard.bans.end(fingerprint, at);
     }
 }
 
@@ -528,9 +539,9 @@ mod tests {
         let before = used("other".to_owned(), 1);
         assert!(before > Some(1), "it shares a state: {before:?}");
         let usage = Usage::new(1_000, 993, now + Duration::from_secs(25));
-        store.restore(&policy.charge(Key::new("restored")), usage);
+        store.seed(&policy.charge(Key::new("restored")), usage);
         assert_eq!(used("other".to_owned(), 0), before);
-        store.restore(&policy.charge(Key::new("0")), usage);
+        store.seed(&policy.charge(Key::new("0")), usage);
         assert_eq!(used("0".to_owned(), 0), Some(7));
     }
 }

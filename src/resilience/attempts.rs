@@ -310,7 +310,7 @@ mod tests {
     /// units, or as a TAT in microseconds.
     fn outage(policy: &Policy) -> (LocalCounts, u64) {
         let (charge, clock) = (policy.charge(Key::GLOBAL), Clock::system());
-        let (shared, local) = (MemoryStore::new(), Arc::new(MemoryStore::new()));
+        let (shared, local) = (MemoryStore::new(), MemoryStore::new());
         let counts = LocalCounts::new(local, None, clock.clone(), 100);
         let decision = decide(&shared, charge.cost(60));
         counts.note(
@@ -370,7 +370,7 @@ mod tests {
         let eighth = NonZeroU64::new(8).map(Fleet::fixed).map(Arc::new);
         for policy in policies() {
             let (charge, clock) = (policy.charge(Key::GLOBAL), Clock::system());
-            let local = Arc::new(MemoryStore::new());
+            let local = MemoryStore::new();
             let counts = LocalCounts::new(local, eighth.clone(), clock, 100);
             let (fingerprint, history) = (
                 Fingerprint::of(&policy, &Key::GLOBAL),

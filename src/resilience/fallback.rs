@@ -314,7 +314,7 @@ mod tests {
             Arc::new(AllServers::new(clock.clone(), SilencedCodes::default())),
             Prober::default(),
         );
-        let local = LocalCounts::new(Arc::new(MemoryStore::new()), None, clock, 100);
+        let local = LocalCounts::new(MemoryStore::new(), None, clock, 100);
         LocalFallback::new(Arc::new(local), monitor)
     }
 

@@ -26,6 +26,7 @@ use crate::{
     clock::{Clock, Timestamp},
     decision::{CountedBy, Decision, Outcome, PolicyState, Ticket, Usage},
     key::Key,
+    memory::MemoryStore,
     policy::Policy,
     store::{Fleet, Health, MergeCounts, Share, Store, StoreFuture},
 };
@@ -40,8 +41,7 @@ use super::{
 /// Everything about local decisions that does not depend on which server failed.
 #[derive(Debug)]
 pub(super) struct LocalCounts {
-    /// Must decide at once: a local decision is never awaited.
-    pub(super) store: Arc<dyn Store>,
+    pub(super) store: MemoryStore,
     /// `None` if the instances are unknown: then this one grants the whole quota.
     fleet: Option<Arc<Fleet>>,
     policies: SharePolicies,
@@ -60,7 +60,7 @@ pub(super) type Corrections = SmallVec<[(Fingerprint, Correction, u64); 2]>;
 impl LocalCounts {
     /// Returns counts in a local store with this clock, and a mirror of `warm_keys` keys.
     pub(super) fn new(
-        store: Arc<dyn Store>,
+        store: MemoryStore,
         fleet: Option<Arc<Fleet>>,
         clock: Clock,
         warm_keys: usize,
@@ -95,7 +95,7 @@ impl LocalCounts {
         let Some(usage) = state.usage() else { return };
         if let Some(until) = state.banned_until() {
             // The usage is that of the ban, and not of the quota.
-            self.store.restore_ban(charge, until);
+            self.store.seed_ban(charge, until);
             return;
         }
         // A peek does not see bans.
@@ -273,7 +273,7 @@ impl LocalCounts {
             if !self.has_used(&local, usage) {
                 // The slots of others must not have the ticket of this charge.
                 let local = local.with_ticket(Ticket::random());
-                self.store.restore(&local, usage);
+                self.store.seed(&local, usage);
             }
         }
         let start = self.usage_of(&local).map(|usage| Start { at: now, usage });
@@ -489,7 +489,7 @@ const RETRY: Duration = Duration::from_secs(5);
 mod tests {
     use std::num::NonZeroU64;
 
-    use crate::{algorithm::Quota, memory::MemoryStore, policy::Penalty};
+    use crate::{algorithm::Quota, policy::Penalty};
 
     use super::*;
 
@@ -497,8 +497,7 @@ mod tests {
     #[test]
     fn request_that_costs_more_than_a_share_does_not_lead_to_a_ban() {
         let eighth = NonZeroU64::new(8).map(Fleet::fixed).map(Arc::new);
-        let local = Arc::new(MemoryStore::new());
-        let counts = LocalCounts::new(local, eighth, Clock::system(), 100);
+        let counts = LocalCounts::new(MemoryStore::new(), eighth, Clock::system(), 100);
         let penalty = Penalty::after(2, Duration::from_secs(60));
         let policy = Policy::new("daily", Quota::per_day(8)).penalty(penalty);
         let charge = policy.charge(Key::GLOBAL);

@@ -13,6 +13,7 @@ use crate::{
     diagnosis::{SilencedCodes, Warning},
     error::{Error, ErrorKind},
     key::Key,
+    memory::MemoryStore,
     policy::{BanState, Policy},
     store::{Fallback, Fleet, Health, Mode, Stats, Store, StoreFuture, waited},
     task::timer::timeout,
@@ -55,20 +56,19 @@ pub struct ResilientStore {
 impl ResilientStore {
     /// Returns a builder that puts a breaker in front of `primary`, and uses `local` while `primary` is unavailable.
     ///
-    /// The deadline set on the builder cuts `primary` off, unless its [own](Store::deadline) is as early. `local` must reply
-    /// at once, as [`MemoryStore`](crate::memory::MemoryStore) does.
-    pub fn builder(primary: impl Store, local: impl Store) -> ResilientStoreBuilder {
+    /// The deadline set on the builder cuts `primary` off, unless its [own](Store::deadline) is as early.
+    pub fn builder(primary: impl Store, local: MemoryStore) -> ResilientStoreBuilder {
         Self::builder_over(Arc::new(primary), local)
     }
 
     /// As [`builder`](Self::builder), for a store of any type.
     pub(crate) fn builder_over(
         primary: Arc<dyn Store>,
-        local: impl Store,
+        local: MemoryStore,
     ) -> ResilientStoreBuilder {
         ResilientStoreBuilder {
             primary,
-            local: Arc::new(local),
+            local,
             deadline: Duration::from_millis(50),
             clock: Clock::system(),
             server_clock: None,
@@ -347,7 +347,7 @@ impl Store for ResilientStore {
 #[must_use = "a builder does nothing until build() is called"]
 pub struct ResilientStoreBuilder {
     primary: Arc<dyn Store>,
-    local: Arc<dyn Store>,
+    local: MemoryStore,
     deadline: Duration,
     clock: Clock,
     server_clock: Option<Clock>,

@@ -23,8 +23,7 @@ use crate::top_keys::Snapshot;
 use crate::{
     block::{BlockChange, BlockList},
     charge::{Charge, Merge, OwnedCharge, Receipt},
-    clock::Timestamp,
-    decision::{Decision, Usage},
+    decision::Decision,
     diagnosis::Warning,
     error::{Error, ErrorKind},
     key::Key,
@@ -78,29 +77,6 @@ pub trait Store: Debug + Send + Sync + 'static {
             let result = pending.await;
             fallback.complete(result, &mut charges.iter().map(OwnedCharge::borrow))
         })
-    }
-
-    /// Replaces the state of a charge's key by one with this usage, which another store returned.
-    ///
-    /// A fallback calls it for its local store, so that counting continues from the last known state of the shared one.
-    /// The default does nothing: then local counting starts from a full quota.
-    fn restore(&self, charge: &Charge<'_>, usage: Usage) {
-        let _ = (charge, usage);
-    }
-
-    /// Bans a charge's key until a time that another store returned, if the policy has a [penalty](crate::policy).
-    ///
-    /// A fallback calls it for its local store, so that the ban holds while the shared one is unavailable. The default does
-    /// nothing.
-    fn restore_ban(&self, charge: &Charge<'_>, until: Timestamp) {
-        let _ = (charge, until);
-    }
-
-    /// Ends the ban of a charge's key that began by this time, at which another store admitted the key.
-    ///
-    /// A fallback calls it for its local store after a decision of the shared one. The default does nothing.
-    fn end_ban(&self, charge: &Charge<'_>, at: Timestamp) {
-        let _ = (charge, at);
     }
 
     /// Returns the denials and the ban of a key under a policy with a [penalty](crate::policy); `None` if there are none.
