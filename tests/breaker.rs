@@ -5,7 +5,7 @@ use std::{
     future::Future,
     pin::Pin,
     sync::{
-        Arc, Mutex, Weak,
+        Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
     },
     task::{Context, Poll, Waker},
@@ -21,8 +21,8 @@ use tollgate::{
     diagnosis::{Code, Warning},
     error::Phase,
     memory::MemoryStore,
-    resilience::ResilientStore,
-    store::{CallObserver, CallReport, Mode, Store, StoreFuture},
+    resilience::{Calls, ResilientStore},
+    store::{Mode, Store, StoreFuture},
 };
 
 use crate::support::logged;
@@ -37,7 +37,8 @@ const HUNG: Duration = Duration::from_secs(30);
 #[derive(Clone, Debug)]
 struct Fake {
     clock: Clock,
-    reports_calls: bool,
+    /// `None` if each decision is a call.
+    calls: Option<Calls>,
     /// The test is its deadline, so that a machine that stalls ends no decision.
     deadline: Option<Duration>,
     inner: Arc<Inner>,
@@ -45,7 +46,6 @@ struct Fake {
 
 #[derive(Debug, Default)]
 struct Inner {
-    observer: Mutex<Option<Weak<dyn CallObserver>>>,
     waiting: Mutex<VecDeque<oneshot::Sender<Result<Outcome, Error>>>>,
     probes: Mutex<VecDeque<Probe>>,
     probed: AtomicUsize,
@@ -62,7 +62,7 @@ impl Fake {
     fn new(reports_calls: bool) -> Self {
         Self {
             clock: Clock::manual(Timestamp::from_micros(1_700_000_000_000_000)),
-            reports_calls,
+            calls: reports_calls.then(Calls::new),
             deadline: None,
             inner: Arc::default(),
         }
@@ -74,24 +74,21 @@ impl Fake {
             deadline: Some(DEADLINE),
             ..self.clone()
         };
-        ResilientStore::builder(fake, local.expect("a usable store"))
+        let mut builder = ResilientStore::builder(fake, local.expect("a usable store"))
             .clock(self.clock.clone())
-            .deadline(DEADLINE)
-            .build()
-            .expect("a usable store")
+            .deadline(DEADLINE);
+        if let Some(calls) = &self.calls {
+            builder = builder.calls(calls.clone());
+        }
+        builder.build().expect("a usable store")
     }
 
     /// Ends a call that took this long, and the decision that has waited longest with it.
     fn end(&self, took: Duration, result: Result<Outcome, Error>) {
-        if self.reports_calls {
-            let observer = self.inner.observer.lock().expect("no panic").clone();
-            let observer = observer.expect("it is observed").upgrade();
-            observer
-                .expect("the breaker is there")
-                .call_ended(match &result {
-                    Ok(_) => CallReport::replied(took),
-                    Err(error) => CallReport::failed(error),
-                });
+        match (&self.calls, &result) {
+            (Some(calls), Ok(_)) => calls.replied(took),
+            (Some(calls), Err(error)) => calls.failed(error),
+            (None, _) => {}
         }
         self.end_decision(result);
     }
@@ -157,11 +154,6 @@ impl Store for Fake {
                 Some(Probe::Panics) => panic!("a probe that panics"),
             }
         })
-    }
-
-    fn observe_calls(&self, observer: Weak<dyn CallObserver>) -> bool {
-        *self.inner.observer.lock().expect("no panic") = Some(observer);
-        self.reports_calls
     }
 }
 
@@ -555,8 +547,17 @@ fn shed_decisions_take_the_outage_choice_and_are_no_evidence_against_the_store()
 
 /// A store that sheds every decision before anything is done for it.
 #[derive(Debug)]
-pub(crate) struct Full {
-    pub(crate) reports_calls: bool,
+pub(crate) struct Full;
+
+impl Full {
+    /// Returns the store behind a breaker, which judges it by reports, or by its decisions.
+    pub(crate) fn behind_a_breaker(reports_calls: bool) -> ResilientStore {
+        let mut builder = ResilientStore::builder(Self, MemoryStore::new());
+        if reports_calls {
+            builder = builder.calls(Calls::new());
+        }
+        builder.build().expect("a usable store")
+    }
 }
 
 impl Store for Full {
@@ -567,18 +568,13 @@ impl Store for Full {
     fn reset(&self, _: &Policy, _: &Key) -> StoreFuture<()> {
         StoreFuture::ready(Ok(()))
     }
-
-    fn observe_calls(&self, _: Weak<dyn CallObserver>) -> bool {
-        self.reports_calls
-    }
 }
 
 // Regression: a decision that was shed at once still got a future, and its caller waited to be polled.
 #[test]
 fn decision_that_is_shed_at_once_is_answered_at_once() {
     for reports_calls in [true, false] {
-        let store = ResilientStore::builder(Full { reports_calls }, MemoryStore::new()).build();
-        let store = store.expect("a usable store");
+        let store = Full::behind_a_breaker(reports_calls);
         for _ in 0..100 {
             let decision = ask(&store).take_ready().expect("at once");
             let decision = decision.expect("a decision, whatever breaks");

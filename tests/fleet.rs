@@ -12,9 +12,9 @@ use redis::Value;
 use tokio::task::JoinSet;
 use tollgate::{
     ErrorKind, Key, OnOutage, Policy, Quota, RateLimiter,
-    algorithm::{Admitted, Algorithm, QueueLimits, WindowStart},
+    algorithm::{Algorithm, QueueLimits, WindowStart},
     builder::RateLimiterBuilder,
-    charge::{Charge, Merge},
+    charge::Charge,
     clock::Clock,
     decision::{CountedBy, Outcome, PolicyState},
     remote::{RedisStore, Script},
@@ -871,11 +871,8 @@ async fn merge_is_made_once_however_often_it_is_sent() {
             (1, 0)
         };
         for id in [7, 7, 8, 7] {
-            let merge = Merge::new(charge.to_owned(), Admitted::new(5 * unit, from, until), id);
-            store
-                .merge(&merge)
-                .await
-                .expect("it is made, or was made before");
+            let merged = store.merge(&charge, (5 * unit, from, until), id).await;
+            merged.expect("it is made, or was made before");
         }
         let decision = store.decide(&[charge.cost(0)]).await.expect("a decision");
         let usage = decision.states()[0].usage().expect("it is counted");

@@ -3,7 +3,11 @@
 use std::{
     future::{Future, poll_fn},
     pin::Pin,
-    sync::Arc,
+    process::Command,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     task::{Context, Poll, Waker},
     time::{Duration, Instant},
 };
@@ -11,8 +15,9 @@ use std::{
 use tokio::task::JoinSet;
 use tollgate::{
     Decision, Error, ErrorKind, Key, Policy, Quota, RateLimiter,
+    decision::CountedBy,
     remote::{RedisStore, RedisStoreBuilder},
-    store::{CallObserver, CallReport, Store, StoreFuture},
+    store::StoreFuture,
 };
 
 use crate::support::{Mode, Proxy, Server};
@@ -385,30 +390,57 @@ fn decision_that_is_submitted_again_after_its_runtime_stalled_keeps_its_deadline
     assert!(matches!(error.kind(), ErrorKind::Timeout(_)), "{error:?}");
 }
 
-// Regression: a panic in an observer ended the thread that keeps deadlines, and all later decisions waited forever.
-#[tokio::test]
-async fn observer_that_panics_does_not_end_the_deadlines() {
-    #[derive(Debug)]
-    struct Panics;
-
-    impl CallObserver for Panics {
-        fn call_ended(&self, _: CallReport<'_>) {
-            panic!("an observer that fails");
-        }
+// Regression: a panic in foreign code ended the thread that keeps deadlines, and all later decisions waited forever.
+#[test]
+fn subscriber_that_panics_does_not_end_the_deadlines() {
+    const PANICS: &str = "TOLLGATE_SUBSCRIBER_PANICS";
+    if std::env::var_os(PANICS).is_some() {
+        return runtime().block_on(decide_with_a_subscriber_that_panics());
     }
+    // In a process of its own, whose subscriber is nobody else's.
+    let output = Command::new(std::env::current_exe().expect("this test"))
+        .args([
+            "lanes::subscriber_that_panics_does_not_end_the_deadlines",
+            "--exact",
+        ])
+        .env(PANICS, "")
+        .output()
+        .expect("it runs");
+    assert!(output.status.success(), "{output:#?}");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("1 passed"));
+}
 
+async fn decide_with_a_subscriber_that_panics() {
+    let panics = Arc::new(AtomicUsize::new(0));
+    let subscriber = tracing_subscriber::fmt().with_writer({
+        let panics = Arc::clone(&panics);
+        move || {
+            if std::thread::current().name() == Some("tollgate-watch") {
+                panics.fetch_add(1, Ordering::Relaxed);
+                panic!("a subscriber that fails");
+            }
+            std::io::sink()
+        }
+    });
+    subscriber.init();
     let mute = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = mute.local_addr().expect("an address");
     let store = one_lane(format!("redis://{address}/")).deadline(BRIEF);
-    let store = store.build().expect("a usable store");
-    let observer: Arc<dyn CallObserver> = Arc::new(Panics);
-    assert!(store.observe_calls(Arc::downgrade(&observer)));
-    let limiter = RateLimiter::new(store, [policy()]).expect("a usable policy");
-    for _ in 0..3 {
-        let ended = tokio::time::timeout(HUNG, ask(&limiter, "ada")).await;
-        let error = ended.expect("it ends").expect_err("nobody answers");
-        assert!(matches!(error.kind(), ErrorKind::Timeout(_)), "{error:?}");
-    }
+    let store = store.connect_timeout(Duration::from_secs(3_600));
+    let limiter = RateLimiter::builder().redis(store).policy(policy());
+    let limiter = limiter.build().expect("a usable limiter");
+    let probed = async {
+        // Each probe ends by its deadline, which the thread keeps.
+        while limiter.health().probes() < 3 {
+            let decision = ask(&limiter, "ada").await.expect("a decision");
+            assert_eq!(decision.counted_by(), CountedBy::Fallback);
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(HUNG, probed)
+        .await
+        .expect("probes end");
+    assert_eq!(panics.load(Ordering::Relaxed), 1, "the breaker opens");
 }
 
 // Regression: a dial on a runtime that is not driven kept its place in the pool, so no other dial could start.

@@ -23,8 +23,6 @@ use tollgate::{
     call::CallLimitLayer,
     charge::{Charge, Receipt},
     extract::{Global, Header},
-    memory::MemoryStore,
-    resilience::ResilientStore,
     store::{Store, StoreFuture},
     tiers::{Tier, TierCache},
 };
@@ -410,8 +408,7 @@ async fn shed_decisions_are_counted_and_are_none_of_the_fallback() {
     for reports_calls in [true, false] {
         let recorder = recorder();
         let _installed = set_default_local_recorder(&recorder);
-        let store = ResilientStore::builder(Full { reports_calls }, MemoryStore::new()).build();
-        let store = store.expect("a usable store");
+        let store = Full::behind_a_breaker(reports_calls);
         let policy = Policy::new("api", Quota::per_hour(9));
         for _ in 0..20 {
             let decision = store.decide(&[policy.charge(Key::GLOBAL)]).await;

@@ -3,9 +3,6 @@
 use std::sync::Arc;
 
 #[cfg(feature = "redis")]
-use std::sync::OnceLock;
-
-#[cfg(feature = "redis")]
 use std::time::Duration;
 
 use crate::{
@@ -19,7 +16,7 @@ use crate::{
 #[cfg(feature = "redis")]
 use crate::{
     remote::{RedisStore, RedisStoreBuilder},
-    resilience::ResilientStore,
+    resilience::GuardSettings,
 };
 
 #[cfg(all(feature = "redis", feature = "top-keys"))]
@@ -118,25 +115,18 @@ impl Backend {
             Some(top_keys) => server.share_top_keys(top_keys),
             None => server,
         };
-        let first: OnceLock<ResilientStore> = OnceLock::new();
-        server.build_with(move |node| {
-            if let Some(first) = first.get() {
-                return Ok(Arc::new(first.for_node(node)));
-            }
-            let mut builder = ResilientStore::builder_over(node, local.clone())
-                .deadline(deadline)
-                .silence(self.silenced)
-                .clock(clock.clone())
-                .server_clock(server_clock.clone());
-            if let Some(count) = self.instances {
-                builder = builder.instances(count);
-            }
-            if let Some(count) = self.warm_keys {
-                builder = builder.warm_keys(count);
-            }
-            let store = builder.build()?;
-            Ok(Arc::new(first.get_or_init(|| store).clone()))
-        })
+        let mut settings = GuardSettings {
+            deadline,
+            clock,
+            server_clock: Some(server_clock),
+            instances: self.instances,
+            silenced: self.silenced,
+            ..GuardSettings::new(local)
+        };
+        if let Some(count) = self.warm_keys {
+            settings.warm_keys = count;
+        }
+        server.build_with(Some(settings))
     }
 
     fn validate(&self) -> Result<(), Error> {

@@ -7,7 +7,7 @@ use crate::algorithm::Admitted;
 ///
 /// The charge's own cost does not count. A store makes a merge once, however often it gets the same one.
 #[derive(Clone, Debug)]
-pub struct Merge {
+pub(crate) struct Merge {
     charge: OwnedCharge,
     admitted: Admitted,
     id: u64,
@@ -15,8 +15,7 @@ pub struct Merge {
 
 impl Merge {
     /// Creates a merge of units under the charge's policy and key. `id` is random: no two merges have the same one.
-    #[must_use]
-    pub fn new(charge: OwnedCharge, admitted: Admitted, id: u64) -> Self {
+    pub(crate) fn new(charge: OwnedCharge, admitted: Admitted, id: u64) -> Self {
         Self {
             charge,
             admitted,
@@ -25,20 +24,17 @@ impl Merge {
     }
 
     /// Returns a charge with the policy and the key.
-    #[must_use]
-    pub fn charge(&self) -> Charge<'_> {
+    pub(crate) fn charge(&self) -> Charge<'_> {
         self.charge.borrow()
     }
 
     /// Returns the units.
-    #[must_use]
-    pub fn admitted(&self) -> Admitted {
+    pub(crate) fn admitted(&self) -> Admitted {
         self.admitted
     }
 
     /// Returns the number that identifies the merge.
-    #[must_use]
-    pub fn id(&self) -> u64 {
+    pub(crate) fn id(&self) -> u64 {
         self.id
     }
 }

@@ -3,10 +3,12 @@
 //! A custom [`Store`](crate::store::Store) receives these types.
 
 mod charge;
+#[cfg(feature = "redis")]
 mod merge;
 mod settlement;
 
 pub use self::charge::{Charge, Enforcement, OwnedCharge};
 pub(crate) use self::charge::{Charges, MAX_CHARGES};
-pub use self::merge::Merge;
+#[cfg(feature = "redis")]
+pub(crate) use self::merge::Merge;
 pub use self::settlement::{Correction, Receipt, Settlement};

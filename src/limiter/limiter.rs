@@ -7,12 +7,19 @@ use tokio::sync::watch;
 #[cfg(feature = "metrics")]
 use crate::telemetry;
 
+#[cfg(all(feature = "redis", any(feature = "reload", feature = "top-keys")))]
+use crate::remote::RedisStore;
 #[cfg(all(feature = "redis", feature = "reload"))]
 use crate::store::RuleStore;
 #[cfg(feature = "dashboard")]
 use crate::{store::Stats, telemetry::DecisionTally};
 
-use super::block_check::{BlockCheck, BlockRefresh, Settle};
+#[cfg(feature = "reload")]
+use super::known_policy::replaced;
+use super::{
+    block_check::{BlockCheck, BlockRefresh, Settle},
+    known_policy::{KnownPolicy, add_known, check_known, validate_policies},
+};
 use crate::{
     block::{ActiveBlock, Block, BlockChange, BlockTarget},
     charge::{Charge, Charges, MAX_CHARGES, Receipt},
@@ -526,8 +533,12 @@ impl RateLimiter {
     /// - The error of the store. During an outage, [`top_keys`](Self::top_keys) still returns those of this instance.
     #[cfg(feature = "top-keys")]
     pub fn fleet_top_keys(&self) -> StoreFuture<Option<Snapshot>> {
-        let shared = self.store.shared_top_keys();
-        shared.map(|snapshots| Snapshot::merge(&snapshots?))
+        #[cfg(feature = "redis")]
+        if let Some(redis) = RedisStore::of(&*self.store) {
+            let shared = redis.shared_top_keys();
+            return shared.map(|snapshots| Snapshot::merge(&snapshots?));
+        }
+        StoreFuture::ready(Ok(None))
     }
 
     /// Returns the misconfigurations of the store found so far. Each was logged once.
@@ -539,7 +550,7 @@ impl RateLimiter {
     /// Returns the place for rules that all instances share; `None` if the store has none.
     #[cfg(all(feature = "redis", feature = "reload"))]
     pub(crate) fn rule_store(&self) -> Option<Arc<dyn RuleStore>> {
-        self.store.rule_store()
+        RedisStore::of(&*self.store).map(RedisStore::rule_store)
     }
 
     /// Adds the policies of a layer.
@@ -630,87 +641,7 @@ impl RateLimiter {
     }
 }
 
-// === KnownPolicy ===
-
-/// A policy, and how many layers have it.
-#[derive(Clone, Debug)]
-struct KnownPolicy {
-    policy: Policy,
-    layers: usize,
-}
-
-/// Checks that no layer has a policy of the same name with another quota.
-fn check_known(known: &[KnownPolicy], policies: &[Policy]) -> Result<(), Error> {
-    for policy in policies {
-        let mut others = known.iter().map(|other| &other.policy);
-        let other = others.find(|other| other.name() == policy.name());
-        if other.is_some_and(|other| !other.counts_same_as(policy)) {
-            return Err(conflicting_policy(policy));
-        }
-    }
-    Ok(())
-}
-
-fn add_known(known: &mut Vec<KnownPolicy>, policies: Vec<Policy>) {
-    for policy in policies {
-        let mut others = known.iter_mut();
-        match others.find(|other| other.policy.name() == policy.name()) {
-            Some(other) => other.layers += 1,
-            None => known.push(KnownPolicy { policy, layers: 1 }),
-        }
-    }
-}
-
-/// Returns the policies that are known once a layer has others.
-#[cfg(feature = "reload")]
-fn replaced<'a>(
-    known: &[KnownPolicy],
-    old: impl IntoIterator<Item = &'a Policy>,
-    new: Vec<Policy>,
-) -> Result<Vec<KnownPolicy>, Error> {
-    validate_policies(&new)?;
-    let mut rest = known.to_vec();
-    for policy in old {
-        let mut others = rest.iter_mut();
-        if let Some(own) = others.find(|other| other.policy.name() == policy.name()) {
-            own.layers -= 1;
-        }
-    }
-    rest.retain(|other| other.layers > 0);
-    check_known(&rest, &new)?;
-    add_known(&mut rest, new);
-    Ok(rest)
-}
-
 // === Checks ===
-
-fn validate_policies(policies: &[Policy]) -> Result<(), Error> {
-    for (index, policy) in policies.iter().enumerate() {
-        policy.validate()?;
-        if policies[..index]
-            .iter()
-            .any(|other| other.name() == policy.name())
-        {
-            return Err(Error::new(
-                ErrorKind::DuplicatePolicy,
-                format!(
-                    "two policies are named {:?}: give each a different name",
-                    policy.name()
-                ),
-            ));
-        }
-    }
-    if policies.len() > MAX_POLICIES {
-        return Err(Error::new(
-            ErrorKind::InvalidPolicy,
-            format!(
-                "{} policies: a layer or limiter takes at most {MAX_POLICIES}",
-                policies.len()
-            ),
-        ));
-    }
-    Ok(())
-}
 
 #[inline]
 fn validate_charges(charges: &[Charge<'_>]) -> Result<(), Error> {
@@ -743,22 +674,9 @@ fn unrefunded() -> Error {
     Error::new(ErrorKind::Unavailable, message)
 }
 
-fn conflicting_policy(policy: &Policy) -> Error {
-    Error::new(
-        ErrorKind::DuplicatePolicy,
-        format!(
-            "policy {:?} has a different quota or algorithm in another layer of this limiter: give it a different name",
-            policy.name()
-        ),
-    )
-}
-
 fn too_many(count: usize) -> Error {
     Error::new(
         ErrorKind::InvalidPolicy,
         format!("{count} policies in one decision: use at most {MAX_CHARGES}"),
     )
 }
-
-/// The most policies of one layer, and of one limiter without layers. Each request compares itself with all of a layer.
-pub(crate) const MAX_POLICIES: usize = 1_000;

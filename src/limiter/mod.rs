@@ -2,9 +2,10 @@
 
 mod block_check;
 mod block_wait;
+mod known_policy;
 pub(crate) mod limiter;
 
 pub(crate) use self::block_check::BlockRefresh;
 #[cfg(feature = "rules")]
-pub(crate) use self::limiter::MAX_POLICIES;
+pub(crate) use self::known_policy::MAX_POLICIES;
 pub(crate) use self::limiter::RateLimiter;

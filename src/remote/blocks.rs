@@ -189,7 +189,7 @@ impl SharedBlocks {
         arguments: impl Fn(&mut Cmd) -> &mut Cmd,
     ) -> Result<Value, Error> {
         let node = cluster.node_of(slot_of(Keyspace::MEMBERS_IDENTITY));
-        let health = node.store.health();
+        let health = node.health();
         let mut outages = health.outages().iter();
         if outages.any(|outage| outage.stuck_slots().is_none()) {
             let message = "the shared store is unavailable: blocks were neither read nor changed";

@@ -10,7 +10,7 @@ use crate::{
     clock::Clock,
     diagnosis::SilencedCodes,
     error::{Error, ErrorKind},
-    store::Store,
+    resilience::GuardSettings,
 };
 
 #[cfg(feature = "top-keys")]
@@ -19,9 +19,8 @@ use crate::top_keys::TopKeys;
 use super::{
     blocks::SharedBlocks,
     client::Client,
-    cluster::{Cluster, NodeSettings},
+    cluster::{Cluster, MakeLanes},
     connection::{Address, Credentials, Endpoint, Lane, Provider, ServerCheck},
-    node_store::NodeStore,
     protocol::{Keyspace, NodeAddress},
     sentinel::Sentinel,
     server::{ServerSettings, ServerSource},
@@ -224,18 +223,15 @@ impl RedisStoreBuilder {
     /// deadline or connect timeout of zero or above an hour, for 0 or over 1,024 connections, for an unusable prefix or
     /// certificate, and for settings that contradict each other.
     pub fn build(self) -> Result<RedisStore, Error> {
-        self.build_with(Ok)
+        self.build_with(None)
     }
 
-    /// Makes the store, with `wrap` around the store of each node of a cluster, or of the only server.
+    /// Makes the store, with a guard in front of each node of a cluster, or of the only server.
     ///
     /// # Errors
     ///
-    /// Those of [`build`](Self::build), and that of `wrap` for the first node.
-    pub(crate) fn build_with(
-        self,
-        wrap: impl Fn(Arc<dyn Store>) -> Result<Arc<dyn Store>, Error> + Send + Sync + 'static,
-    ) -> Result<RedisStore, Error> {
+    /// Those of [`build`](Self::build), and those of the guards.
+    pub(crate) fn build_with(self, guards: Option<GuardSettings>) -> Result<RedisStore, Error> {
         let invalid = |message: &'static str| Err(Error::new(ErrorKind::InvalidConfig, message));
         if self.deadline.is_zero() {
             return invalid(
@@ -286,11 +282,11 @@ impl RedisStoreBuilder {
             let _ = client.registration.top_keys.set(shared);
             client.registration.start();
         }
-        let settings = NodeSettings {
-            lanes: Box::new(move |address| endpoint.at(address).as_ref().map(&lanes_of)),
-            store: Box::new(move |client| wrap(Arc::new(NodeStore::new(client)))),
-        };
-        let cluster = Cluster::new(client, settings)?;
+        let fleet = || Some(client.registration.start());
+        let guards = guards.map(|settings| settings.build(fleet)).transpose()?;
+        let make_lanes: MakeLanes =
+            Box::new(move |address| endpoint.at(address).as_ref().map(&lanes_of));
+        let cluster = Cluster::new(client, make_lanes, guards);
         Ok(RedisStore::over(cluster, blocks))
     }
 

@@ -1,9 +1,9 @@
 //! The client of one Redis server: the state that all decisions on it share.
 //!
 //! ```text
-//! NodeStore --> Client --> Scheduler --> queue, calls, window
+//! Node ------> Client --> Scheduler --> queue, calls, window
 //!                 |          '-------> lanes: the connections
-//!                 |--> observer        the breaker, which gets a report on each call
+//!                 |--> Calls           reports each call to the breaker
 //!                 |--> releases        slots to release in the background
 //!                 |--> Nodes           the other nodes of a cluster
 //!                 |
@@ -34,7 +34,7 @@ use crate::{
     clock::{Clock, Timestamp},
     error::{Error, ErrorKind, Phase},
     key::slot::slot_of,
-    store::{CallObserver, CallReport},
+    resilience::Calls,
     task::{Mutex, RetryQueue},
 };
 
@@ -88,8 +88,8 @@ pub(super) struct Client {
     /// Records the latency of calls.
     #[cfg(feature = "metrics")]
     pub(super) metrics: CallMetrics,
-    /// The breaker, which judges the server by its calls.
-    pub(super) observer: OnceLock<Weak<dyn CallObserver>>,
+    /// Reports the calls to the breaker.
+    pub(super) calls: Calls,
     /// Registers this instance among those that share the server.
     pub(super) registration: Arc<Registration>,
     /// Slots that nobody holds, whose release is not confirmed.
@@ -133,7 +133,7 @@ impl Client {
             clock,
             check: Arc::new(check),
             watchdog: Arc::new(Watchdog::new(deadline)),
-            observer: OnceLock::new(),
+            calls: Calls::new(),
             registration,
             releases: RetryQueue::default(),
             has_checked_eviction: AtomicBool::new(false),
@@ -159,7 +159,7 @@ impl Client {
             clock: self.clock.clone(),
             check: Arc::clone(&self.check),
             watchdog: Arc::clone(&self.watchdog),
-            observer: OnceLock::new(),
+            calls: Calls::new(),
             registration: Arc::clone(&self.registration),
             releases: RetryQueue::default(),
             has_checked_eviction: AtomicBool::new(false),
@@ -243,8 +243,8 @@ impl Client {
     pub(super) fn note_run<T>(&self, run: ServerRun, replaced: impl FnOnce() -> T) -> Option<T> {
         let mut runs = self.runs.lock();
         let is_replaced = runs.note(run, self.is_one_server());
-        (is_replaced && self.observer.get().is_some()).then(|| {
-            self.report_replaced();
+        (is_replaced && self.calls.have_guard()).then(|| {
+            self.calls.replaced();
             replaced()
         })
     }
@@ -252,11 +252,6 @@ impl Client {
     /// Returns whether there is no connection since the server failed. To an idle server there may be none either.
     pub(super) fn is_down(&self) -> bool {
         !self.scheduler.is_up() && self.scheduler.lanes().iter().any(|lane| lane.has_failed())
-    }
-
-    /// Reports to the breaker that the server has left the cluster.
-    pub(super) fn report_retired(&self) {
-        self.report(CallReport::Retired);
     }
 
     /// Returns whether all connections lead to one server, whatever its address. The name of a whole cluster leads to any of
@@ -274,7 +269,7 @@ impl Client {
 
     /// Notes that this node has taken the place of another one, whose latest states it may lack.
     pub(super) fn note_promoted(&self) {
-        self.report_replaced();
+        self.calls.replaced();
         self.note_taken_over();
     }
 
@@ -289,11 +284,6 @@ impl Client {
     /// would be decided without the states that it may lack.
     pub(super) fn was_promoted_since(&self, time: Timestamp) -> bool {
         self.promoted_at.load(Ordering::Acquire) >= time.as_micros()
-    }
-
-    /// Reports to the breaker that the server may have lost its states.
-    fn report_replaced(&self) {
-        self.report(CallReport::Replaced);
     }
 
     /// Looks in the background which node has which slot, if the server is part of a cluster.
@@ -327,8 +317,7 @@ impl Client {
         if !self.has_replied.load(Ordering::Relaxed) {
             self.has_replied.store(true, Ordering::Relaxed);
         }
-        let report = CallReport::replied(took);
-        self.report(decided_at.map_or(report, |time| report.decided_at(time)));
+        self.calls.replied_at(took, decided_at);
     }
 
     /// Reports a call that failed to the breaker. Another node may have the slots by now.
@@ -346,14 +335,12 @@ impl Client {
                 "a node of the redis cluster was never reached at the address that the cluster gives",
             );
         }
-        self.report(CallReport::Failed { error });
+        self.calls.failed(error);
     }
 
-    /// Reports a call to the breaker, if one observes this store.
-    fn report(&self, call: CallReport<'_>) {
-        if let Some(observer) = self.observer.get().and_then(Weak::upgrade) {
-            observer.call_ended(call);
-        }
+    /// Returns the address of the server, for log events and metrics.
+    pub(super) fn server(&self) -> Option<String> {
+        self.scheduler.lanes()[0].server()
     }
 
     /// Returns the error of a decision that the deadline ended in this phase.

@@ -200,7 +200,8 @@ mod connection;
 mod fleet_top_keys;
 #[cfg(fuzzing)]
 pub mod fuzzing;
-mod node_store;
+mod node;
+mod primary;
 mod protocol;
 mod registration;
 #[cfg(feature = "reload")]

@@ -25,7 +25,7 @@ use redis::{Cmd, Value};
 use crate::{
     clock::{Clock, Timestamp},
     error::ErrorKind,
-    store::Fleet,
+    resilience::Fleet,
     task::{home, timer::timeout},
 };
 

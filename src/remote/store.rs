@@ -1,33 +1,33 @@
-//! The Redis store: it passes each decision to the store of the node that has the keys.
+//! The Redis store: it passes each decision to the node that has the keys.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Weak},
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
 use tokio::sync::watch;
 
 use crate::{
     block::{BlockChange, BlockList},
-    charge::{Charge, Merge, OwnedCharge, Receipt, Settlement},
+    charge::{Charge, Receipt, Settlement},
     decision::Decision,
     diagnosis::Warning,
     error::{Error, ErrorKind},
     key::Key,
     policy::{BanState, Policy},
-    store::{CallObserver, Fallback, Fleet, Health, Mode, Stats, Store, StoreFuture},
+    resilience::Primary,
+    store::{Health, Mode, Stats, Store, StoreFuture},
 };
 
 #[cfg(feature = "reload")]
 use crate::store::RuleStore;
+#[cfg(feature = "test-util")]
+use crate::{algorithm::Admitted, charge::Merge, clock::Timestamp};
 #[cfg(feature = "top-keys")]
 use crate::{key::slot::slot_of, top_keys::Snapshot};
 
 use super::{
     blocks::SharedBlocks,
-    cluster::{Cluster, Node, split},
+    cluster::{Cluster, split},
+    node::Node,
 };
 
 #[cfg(feature = "top-keys")]
@@ -38,8 +38,8 @@ use super::rule_store::RedisRuleStore;
 /// Counts in Redis. Clones share the connections.
 ///
 /// See the [module docs](super) for waits, costs and failovers. The store alone returns an error during an outage. The
-/// builders of the layer and of the limiter put a breaker and each policy's [`OnOutage`](crate::OnOutage) around it, or
-/// around each node of a cluster.
+/// builders of the layer and of the limiter put a breaker and each policy's [`OnOutage`](crate::OnOutage) in front of it,
+/// or of each node of a cluster.
 #[derive(Clone, Debug)]
 pub struct RedisStore {
     cluster: Arc<Cluster>,
@@ -53,27 +53,42 @@ impl RedisStore {
         Self { cluster, blocks }
     }
 
-    /// Runs `call` with the store that decides on all charges; `None` if their keys are in several slots.
-    #[inline]
-    fn with_one_store<T>(
-        &self,
-        charges: &[Charge<'_>],
-        call: impl FnOnce(&dyn Store) -> T,
-    ) -> Option<T> {
-        match charges.first() {
-            Some(_) if self.cluster.is_cluster() && split::spans_slots(charges) => None,
-            Some(first) if self.cluster.is_cluster() => {
-                Some(call(&*self.cluster.node_of(first.key().slot()).store))
+    /// Returns the Redis store that `store` is or wraps.
+    #[cfg(any(feature = "reload", feature = "top-keys"))]
+    pub(crate) fn of(mut store: &dyn Store) -> Option<&Self> {
+        loop {
+            if let Some(redis) = (store as &dyn std::any::Any).downcast_ref() {
+                return Some(redis);
             }
-            Some(_) | None => Some(call(&*self.cluster.first().store)),
+            store = store.inner()?;
         }
     }
 
-    /// Decides charges whose keys are in several slots.
-    fn decide_split(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
-        self.cluster.first().client.check.check_slots(charges);
-        let stores = Arc::clone(&self.cluster);
-        split::decide(charges, &(stores as _))
+    /// Merges what an instance admitted during an outage: units, or as a TAT the microseconds from `from`.
+    #[cfg(feature = "test-util")]
+    #[doc(hidden)]
+    pub fn merge(
+        &self,
+        charge: &Charge<'_>,
+        (units, from, until): (u64, u64, Timestamp),
+        id: u64,
+    ) -> StoreFuture<()> {
+        let admitted = Admitted::new(units, from, until);
+        let merge = Merge::new(charge.to_owned(), admitted, id);
+        Primary::merge(self.node_of(charge.key()).client, &merge)
+    }
+
+    /// Returns the rules that all instances share.
+    #[cfg(feature = "reload")]
+    pub(crate) fn rule_store(&self) -> Arc<dyn RuleStore> {
+        Arc::new(RedisRuleStore::new(Arc::clone(&self.cluster)))
+    }
+
+    /// Returns what the instances share of their top keys: for each, a snapshot of each half of the window.
+    #[cfg(feature = "top-keys")]
+    pub(crate) fn shared_top_keys(&self) -> StoreFuture<Vec<Snapshot>> {
+        let slot = slot_of(Keyspace::MEMBERS_IDENTITY);
+        self.cluster.node_of(slot).shared_top_keys()
     }
 
     /// Returns the node of a key.
@@ -101,33 +116,21 @@ impl RedisStore {
 }
 
 impl Store for RedisStore {
-    #[cfg(feature = "reload")]
-    fn rule_store(&self) -> Option<Arc<dyn RuleStore>> {
-        Some(Arc::new(RedisRuleStore::new(Arc::clone(&self.cluster))))
-    }
-
     fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
-        let decided = self.with_one_store(charges, |store| store.decide(charges));
-        decided.unwrap_or_else(|| self.decide_split(charges))
-    }
-
-    fn decide_with_fallback(
-        &self,
-        charges: &[Charge<'_>],
-        fallback: Arc<dyn Fallback>,
-    ) -> StoreFuture<Decision> {
-        let one = self.with_one_store(charges, |store| {
-            store.decide_with_fallback(charges, Arc::clone(&fallback))
-        });
-        one.unwrap_or_else(|| {
-            let charges: Vec<_> = charges.iter().map(Charge::to_owned).collect();
-            let borrowed: Vec<_> = charges.iter().map(OwnedCharge::borrow).collect();
-            let deciding = self.decide_split(&borrowed);
-            StoreFuture::boxed(async move {
-                let result = deciding.await;
-                fallback.complete(result, &mut charges.iter().map(OwnedCharge::borrow))
-            })
-        })
+        let cluster = &self.cluster;
+        if !cluster.is_cluster() {
+            return cluster.first().decide(charges, split::decide_in_parts);
+        }
+        if split::spans_slots(charges) {
+            cluster.first().client.check.check_slots(charges);
+            return split::decide(charges, |slot| cluster.node_of(slot));
+        }
+        match charges.first() {
+            Some(first) => cluster
+                .node_of(first.key().slot())
+                .decide(charges, split::decide_in_parts),
+            None => cluster.first().decide(charges, split::decide_in_parts),
+        }
     }
 
     fn blocks(&self) -> Option<Arc<BlockList>> {
@@ -161,12 +164,12 @@ impl Store for RedisStore {
             && are_counted_together(settlements)
             && let Some((node, settlements)) = groups.pop()
         {
-            return node.store.settle(Receipt::with(settlements));
+            return node.settle(Receipt::with(settlements));
         }
         let settled = groups.into_iter().flat_map(|(node, settlements)| {
             let settlements = settlements.into_iter();
             // Each alone: those of one node may be counted by Redis or by its fallback.
-            settlements.map(move |settlement| node.store.settle(Receipt::with(vec![settlement])))
+            settlements.map(move |settlement| node.settle(Receipt::with(vec![settlement])))
         });
         all(settled.collect())
     }
@@ -175,57 +178,30 @@ impl Store for RedisStore {
         for settlement in receipt.settlements() {
             let slot = settlement.charge().key().slot();
             let receipt = Receipt::with(vec![settlement.clone()]);
-            self.cluster.node_of(slot).store.hold(&receipt);
+            self.cluster.node_of(slot).hold(&receipt);
         }
-    }
-
-    fn merge(&self, merge: &Merge) -> StoreFuture<()> {
-        self.node_of(merge.charge().key()).store.merge(merge)
     }
 
     fn renew(&self, charges: &[Charge<'_>]) -> StoreFuture<()> {
         let groups = self.by_node(charges.to_vec(), |charge| *charge.key());
-        let renewed = groups
-            .iter()
-            .map(|(node, charges)| node.store.renew(charges));
+        let renewed = groups.iter().map(|(node, charges)| node.renew(charges));
         all(renewed.collect())
     }
 
     fn reset(&self, policy: &Policy, key: &Key) -> StoreFuture<()> {
-        self.node_of(key).store.reset(policy, key)
+        self.node_of(key).reset(policy, key)
     }
 
     fn ban_state(&self, policy: &Policy, key: &Key) -> StoreFuture<Option<BanState>> {
-        self.node_of(key).store.ban_state(policy, key)
-    }
-
-    fn observe_calls(&self, observer: Weak<dyn CallObserver>) -> bool {
-        self.cluster.observe_calls(observer)
+        self.node_of(key).ban_state(policy, key)
     }
 
     fn deadline(&self) -> Option<Duration> {
-        self.cluster.first().store.deadline()
-    }
-
-    fn server(&self) -> Option<String> {
-        if self.cluster.is_cluster() {
-            return None;
-        }
-        self.cluster.first().store.server()
-    }
-
-    fn fleet(&self) -> Option<Arc<Fleet>> {
-        self.cluster.first().store.fleet()
-    }
-
-    #[cfg(feature = "top-keys")]
-    fn shared_top_keys(&self) -> StoreFuture<Vec<Snapshot>> {
-        let slot = slot_of(Keyspace::MEMBERS_IDENTITY);
-        self.cluster.node_of(slot).store.shared_top_keys()
+        Some(self.cluster.first().client.deadline)
     }
 
     fn warnings(&self) -> Vec<Warning> {
-        self.cluster.first().store.warnings()
+        self.cluster.first().warnings()
     }
 
     fn probe(&self) -> StoreFuture<()> {
@@ -233,24 +209,27 @@ impl Store for RedisStore {
             .cluster
             .nodes()
             .into_iter()
-            .map(|node| node.store.probe());
+            .map(|node| Primary::probe(node.client));
         all(probed.collect())
     }
 
     fn mode_changes(&self) -> watch::Receiver<Mode> {
         // The nodes share one channel.
-        self.cluster.first().store.mode_changes()
+        match self.cluster.first().guard() {
+            Some(guard) => guard.mode_changes(),
+            None => watch::channel(Mode::Healthy).1,
+        }
     }
 
     fn stats(&self) -> Stats {
         let nodes = self.cluster.nodes().into_iter();
-        let stats = nodes.map(|node| node.store.stats());
+        let stats = nodes.map(|node| node.stats());
         stats.reduce(Stats::and).unwrap_or_default()
     }
 
     fn health(&self) -> Health {
         let nodes = self.cluster.nodes().into_iter();
-        let health = nodes.map(|node| node.store.health());
+        let health = nodes.map(|node| node.health());
         health.reduce(Health::and).unwrap_or_default()
     }
 }

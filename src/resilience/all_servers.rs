@@ -1,4 +1,4 @@
-//! The state that the monitors of all servers of a store share: mode, latest decisions, stuck slots and warnings.
+//! The state that the guards of all servers of a store share: mode, latest decisions, stuck slots and warnings.
 //!
 //! # Log events
 //!
@@ -26,7 +26,7 @@ use super::{
     stuck_slots::{SlotChange, SlotOutage, SlotServer, StuckSlots},
 };
 
-/// The state that the monitors of all servers share.
+/// The state that the guards of all servers share.
 #[derive(Debug)]
 pub(super) struct AllServers {
     pub(super) modes: Modes,

@@ -295,8 +295,9 @@ mod tests {
         key::Key,
         memory::MemoryStore,
         policy::Policy,
+        resilience::Fleet,
         resilience::mirror::Doubts,
-        store::{Fleet, Store},
+        store::Store,
     };
 
     use super::*;

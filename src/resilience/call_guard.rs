@@ -2,24 +2,24 @@
 
 use crate::{clock::Timestamp, decision::Decision, error::Error};
 
-use super::{breaker::CallResult, monitor::PrimaryMonitor};
+use super::{breaker::CallResult, guard::Guard};
 
 /// A decision that counts as a call, if the primary does not report its calls.
 ///
 /// Dropped before [`end`](Self::end), it counts as abandoned by its caller.
 pub(super) struct CallGuard<'a> {
-    monitor: &'a PrimaryMonitor,
+    guard: &'a Guard,
     /// Start of the call; `None` if it does not count, or has ended.
     started: Option<Timestamp>,
 }
 
 impl<'a> CallGuard<'a> {
     /// Starts a call.
-    pub(super) fn new(monitor: &'a PrimaryMonitor) -> Self {
-        let is_counted = !monitor.reports_calls;
+    pub(super) fn new(guard: &'a Guard) -> Self {
+        let is_counted = !guard.reports_calls;
         Self {
-            monitor,
-            started: is_counted.then(|| monitor.clock.now()),
+            guard,
+            started: is_counted.then(|| guard.clock.now()),
         }
     }
 
@@ -30,10 +30,10 @@ impl<'a> CallGuard<'a> {
         };
         match result {
             Ok(_) => {
-                let now = self.monitor.clock.now();
-                self.monitor.record_reply(now.since(started), now);
+                let now = self.guard.clock.now();
+                self.guard.record_reply(now.since(started), now);
             }
-            Err(error) => self.monitor.record_failure(error),
+            Err(error) => self.guard.record_failure(error),
         }
     }
 }
@@ -41,9 +41,9 @@ impl<'a> CallGuard<'a> {
 impl Drop for CallGuard<'_> {
     fn drop(&mut self) {
         if let Some(started) = self.started {
-            let now = self.monitor.clock.now();
+            let now = self.guard.clock.now();
             let after = now.since(started);
-            self.monitor.record(CallResult::Abandoned { after }, now);
+            self.guard.record(CallResult::Abandoned { after }, now);
         }
     }
 }

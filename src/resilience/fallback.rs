@@ -12,7 +12,7 @@
 //! After [`ErrorKind::Overloaded`], which the primary returns instead of sending a decision too late, the same settings
 //! apply, but the decision counts as shed and not as a failure of the primary.
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::Ordering};
 
 use smallvec::SmallVec;
 
@@ -22,57 +22,24 @@ use crate::{
     diagnosis::Code,
     error::{Error, ErrorKind},
     policy::OnOutage,
-    store::{Fallback, Health, Outage},
+    store::{Health, Outage},
 };
 
-use super::{local::LocalCounts, merging::Merger, monitor::PrimaryMonitor, slot_probes};
+use super::{guard::Guard, local::LocalCounts, slot_probes};
 
-/// Decides when the primary does not, and counts how often that happens.
-#[derive(Debug)]
-pub(super) struct LocalFallback {
-    /// The counts of this process, which the fallbacks of all servers share.
-    pub(super) local: Arc<LocalCounts>,
-    /// Charges what was admitted locally to the primary.
-    pub(super) merger: Arc<Merger>,
-    /// Provides the clock, and the breaker for the health.
-    monitor: Arc<PrimaryMonitor>,
-}
-
-impl LocalFallback {
-    pub(super) fn new(local: Arc<LocalCounts>, monitor: Arc<PrimaryMonitor>) -> Self {
-        Self {
-            merger: Merger::new(Arc::clone(&local), Arc::clone(&monitor)),
-            local,
-            monitor,
-        }
-    }
-
-    /// Returns the fallback of another node, with the same local counts.
-    pub(super) fn for_node(&self, monitor: Arc<PrimaryMonitor>) -> Self {
-        Self {
-            merger: Merger::new(Arc::clone(&self.local), Arc::clone(&monitor)),
-            local: Arc::clone(&self.local),
-            monitor,
-        }
-    }
-
-    /// Returns whether decisions were shed lately.
-    pub(super) fn is_shedding(&self) -> bool {
-        self.monitor.all.recent.has_shed()
-    }
-
+impl Guard {
     /// Decides if one of the charges is in a hash slot that no node decides on.
     #[inline]
     pub(super) fn decide_stuck(&self, charges: &[Charge<'_>]) -> Option<Decision> {
-        let all = &self.monitor.all;
+        let all = &self.all;
         all.stuck_slots.has_any(charges).then(|| {
             slot_probes::ensure(all);
-            self.decide(charges)
+            self.decide_without(charges)
         })
     }
 
     /// Decides because the primary is in an outage.
-    pub(super) fn decide(&self, charges: &[Charge<'_>]) -> Decision {
+    pub(super) fn decide_without(&self, charges: &[Charge<'_>]) -> Decision {
         self.count();
         decide_locally(&self.local, charges)
     }
@@ -97,20 +64,20 @@ impl LocalFallback {
 
     /// Counts a decision that is made here in an outage, or just after one.
     fn count(&self) {
-        let (all, now) = (&self.monitor.all, self.monitor.clock.now());
-        self.monitor.metrics.decided_without();
+        let (all, now) = (&self.all, self.clock.now());
+        self.metrics.decided_without();
         all.note_change(all.recent.note_in_outage(now), now);
     }
 
     /// Decides because the primary returned this error.
     #[cold]
-    fn decide_after(&self, error: &Error, charges: &[Charge<'_>]) -> Decision {
-        let (all, now) = (&self.monitor.all, self.monitor.clock.now());
+    fn decide_in_place_of(&self, error: &Error, charges: &[Charge<'_>]) -> Decision {
+        let (all, now) = (&self.all, self.clock.now());
         if error.kind() == ErrorKind::Overloaded {
-            self.monitor.metrics.shed();
+            self.metrics.shed();
             all.note_change(all.recent.note_shed(error, now), now);
         } else {
-            self.monitor.metrics.decided_without();
+            self.metrics.decided_without();
             all.note_change(all.recent.note_failed(error, now), now);
             if let Some(slot) = error.slot() {
                 self.slot_failed(slot, error, charges);
@@ -121,11 +88,11 @@ impl LocalFallback {
 
     /// Notes that no node decides on this slot.
     fn slot_failed(&self, slot: u16, error: &Error, charges: &[Charge<'_>]) {
-        let (monitor, all) = (&self.monitor, &self.monitor.all);
-        let server = monitor.slot_server();
-        let span = monitor.breaker.run_span();
+        let all = &self.all;
+        let server = self.slot_server();
+        let span = self.breaker.run_span();
         if all.slot_failed((slot, error), charges, (&server, span)) {
-            let known = monitor.primary.warnings();
+            let known = self.primary.warnings();
             if known
                 .iter()
                 .all(|known| known.code() != Code::UnreachableSlots)
@@ -151,25 +118,23 @@ impl LocalFallback {
         for (charge, state) in charges.zip(decision.states()) {
             is_charged |= charge.units() > 0;
             if takes_notes && charge.policy().outage_choice() == OnOutage::Local {
-                self.local
-                    .note(&charge, state, now, &self.merger.history.doubts);
+                self.local.note(&charge, state, now, &self.history.doubts);
             }
         }
         is_charged
     }
 
     /// Returns the outages, if there are any, and the numbers of decisions made here.
-    pub(super) fn health(&self) -> Health {
-        let Self { monitor, local, .. } = self;
-        let (all, now) = (&monitor.all, monitor.clock.now());
+    pub(crate) fn health(&self) -> Health {
+        let (all, now) = (&self.all, self.clock.now());
         // Without decisions, nobody else looks.
         all.note_change(all.recent.look(now), now);
-        let server_outage = monitor.breaker.outage().map(|outage| Outage {
-            server: monitor.primary.server(),
+        let server_outage = self.breaker.outage().map(|outage| Outage {
+            server: self.primary.server(),
             ..outage
         });
         let outages = server_outage.into_iter().chain(all.stuck_slots.outage());
-        let shown = |time| monitor.clock.wall_time(time);
+        let shown = |time| self.clock.wall_time(time);
         let outages = outages.map(|outage| Outage {
             since: shown(outage.since),
             ..outage
@@ -177,44 +142,42 @@ impl LocalFallback {
         let health = Health::of(all.modes.mode(), outages.collect())
             .with_decisions(all.recent.without_primary(), all.recent.shed())
             .with_affected(all.recent.affected(now))
-            .with_probes(monitor.prober.probes())
+            .with_probes(self.probes.load(Ordering::Relaxed))
             .in_mode_since(shown(all.modes.since()), shown(now));
-        local.add_to(health)
+        self.local.add_to(health)
     }
-}
 
-impl Fallback for LocalFallback {
-    fn complete(
-        &self,
+    /// Returns the decision of the primary, of which it notes the states, or in place of an error a local one.
+    pub(crate) fn conclude(
+        self: &Arc<Self>,
         result: Result<Decision, Error>,
         charges: &mut dyn Iterator<Item = Charge<'_>>,
-    ) -> Result<Decision, Error> {
+    ) -> Decision {
         match result {
             Ok(decision) => {
-                let refuses_writes = self.monitor.breaker.refuses_writes();
+                let refuses_writes = self.breaker.refuses_writes();
                 let takes_notes = self.local.takes_notes();
                 if refuses_writes || takes_notes {
                     let is_charged = self.note(&decision, charges, takes_notes);
                     // Peeks and denials write nothing, so only an admitted charge shows that writes succeed.
                     if refuses_writes && is_charged && decision.is_allowed() {
-                        self.monitor.breaker.record_write();
+                        self.breaker.record_write();
                     }
                 }
-                let all = &self.monitor.all;
-                all.recent.note_decided();
-                if all.recent.is_affected() {
-                    all.look_at_recent(self.monitor.clock.now());
+                self.all.recent.note_decided();
+                if self.all.recent.is_affected() {
+                    self.all.look_at_recent(self.clock.now());
                 }
-                Ok(decision)
+                decision
             }
             Err(error) => {
-                self.monitor.warn_once(&error);
+                self.warn_once(&error);
                 let charges: Charges<'_> = charges.collect();
-                let decision = self.decide_after(&error, &charges);
-                if !self.monitor.breaker.is_open() {
-                    self.merger.start();
+                let decision = self.decide_in_place_of(&error, &charges);
+                if !self.breaker.is_open() {
+                    self.start_merging();
                 }
-                Ok(decision)
+                decision
             }
         }
     }
@@ -293,45 +256,24 @@ fn uncounted(charge: &Charge<'_>, outcome: Outcome) -> PolicyState {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use crate::{algorithm::Quota, clock::Clock, key::Key, policy::Policy};
 
-    use crate::{
-        algorithm::Quota, clock::Clock, diagnosis::SilencedCodes, key::Key, memory::MemoryStore,
-        policy::Policy,
-    };
-
-    use super::{
-        super::{all_servers::AllServers, prober::Prober},
-        *,
-    };
-
-    fn fallback() -> LocalFallback {
-        let clock = Clock::system();
-        let monitor = PrimaryMonitor::new(
-            Arc::new(MemoryStore::new()),
-            Duration::from_millis(50),
-            (clock.clone(), clock.clone()),
-            Arc::new(AllServers::new(clock.clone(), SilencedCodes::default())),
-            Prober::default(),
-        );
-        let local = LocalCounts::new(MemoryStore::new(), None, clock, 100);
-        LocalFallback::new(Arc::new(local), monitor)
-    }
+    use super::{super::guard::tests::guard, *};
 
     // Regression: a request that was refused for another policy kept the unit, and the slot, of the share.
     #[test]
     fn request_that_is_unavailable_takes_nothing_from_a_share() {
-        let fallback = fallback();
+        let guard = guard(Clock::system());
         let daily = Policy::new("daily", Quota::per_day(5));
         let uploads = Policy::concurrency("uploads", 5);
         let strict = Policy::new("strict", Quota::per_day(5)).on_outage(OnOutage::Deny);
         let charges = [&daily, &uploads, &strict].map(|policy| policy.charge(Key::GLOBAL));
         for _ in 0..3 {
-            let decision = fallback.decide_by_share(&charges);
+            let decision = guard.decide_by_share(&charges);
             assert_eq!(decision.outcome(), Outcome::Unavailable);
         }
         let peeks = charges.each_ref().map(|charge| charge.cost(0));
-        let decision = decide_counted(&fallback.local, &peeks[..2]);
+        let decision = decide_counted(&guard.local, &peeks[..2]);
         let usages = decision.states().iter().filter_map(PolicyState::usage);
         let remaining: Vec<u64> = usages.map(|usage| usage.remaining).collect();
         assert_eq!(remaining, [5, 5]);

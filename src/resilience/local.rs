@@ -28,11 +28,12 @@ use crate::{
     key::Key,
     memory::MemoryStore,
     policy::Policy,
-    store::{Fleet, Health, MergeCounts, Share, Store, StoreFuture},
+    store::{Health, MergeCounts, Store, StoreFuture},
 };
 
 use super::{
     admitted::{Recovery, Start, still_used},
+    fleet::{Fleet, Share},
     journal::{Entry, Journal, Stage},
     mirror::{Doubts, Fingerprint, Mirror, Mirrored},
     shares::{SharePolicies, SharePolicy},

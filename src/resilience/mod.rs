@@ -16,7 +16,7 @@
 //! that it delays and does not open the breaker. Decisions that fail while the breaker is closed are not retried, since the
 //! charge may have been made: the [`OnOutage`](crate::OnOutage) setting of each policy applies.
 //!
-//! A custom [`Store`](crate::store::Store) that does not [report its calls](crate::store::Store::observe_calls) is
+//! A custom [`Store`](crate::store::Store) that does not [report its calls](Calls) is
 //! judged by its decisions. If no caller gets a reply for a deadline, callers who leave early count as failures.
 //!
 //! # While the breaker is open
@@ -174,19 +174,31 @@ mod attempts;
 mod background;
 mod breaker;
 mod call_guard;
+mod calls;
+mod deciding;
 mod fallback;
+mod fleet;
+mod guard;
 mod history;
 mod journal;
 mod local;
-mod merging;
+mod merge;
 mod mirror;
 mod modes;
-mod monitor;
-mod prober;
+mod primary;
+mod probe_backoff;
+mod probing;
 mod recent;
+mod settings;
 mod shares;
 mod slot_probes;
 mod store;
 mod stuck_slots;
 
+pub use self::calls::Calls;
+pub(crate) use self::deciding::Before;
+pub(crate) use self::fleet::Fleet;
+pub(crate) use self::guard::{Guard, Guards};
+pub(crate) use self::primary::Primary;
+pub(crate) use self::settings::GuardSettings;
 pub use self::store::{ResilientStore, ResilientStoreBuilder};

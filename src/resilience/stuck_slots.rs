@@ -48,7 +48,7 @@ use crate::{
     task::Mutex,
 };
 
-use super::{background::BackgroundTask, prober::ProbeBackoff};
+use super::{background::BackgroundTask, probe_backoff::ProbeBackoff};
 
 /// The stuck slots of all servers of a store.
 #[derive(Debug)]

@@ -2,10 +2,8 @@
 
 #[cfg(feature = "dashboard")]
 mod durations;
-mod fleet;
 mod future;
 mod health;
-mod report;
 mod stats;
 mod store;
 #[cfg(feature = "reload")]
@@ -16,19 +14,17 @@ pub(crate) mod waited;
 pub(crate) use self::durations::DurationCounter;
 #[cfg(feature = "dashboard")]
 pub(crate) use self::durations::DurationCounts;
-pub use self::fleet::{Fleet, Share};
 pub(crate) use self::future::PendingResult;
 pub use self::future::StoreFuture;
 #[cfg(feature = "redis")]
 pub(crate) use self::health::MergeCounts;
 pub use self::health::{Health, Mode, Outage};
-pub use self::report::{CallObserver, CallReport};
 #[cfg(feature = "dashboard")]
 pub(crate) use self::stats::CallLatency;
 pub use self::stats::{ServerStats, Stats};
 #[cfg(feature = "reload")]
 pub use self::store::RuleStore;
-pub use self::store::{Fallback, Store};
+pub use self::store::Store;
 #[cfg(feature = "reload")]
 pub use self::stored_rules::{ReadRulesReply, RulesId, RulesToStore, StoreRulesReply, StoredRules};
 pub(crate) use self::waited::{StoreId, TimeLeft};

@@ -1,28 +1,19 @@
 //! The [`Store`] trait: implement it to keep counts elsewhere.
 
-use std::{
-    fmt::Debug,
-    sync::{Arc, Weak},
-    time::Duration,
-};
+use std::{any::Any, fmt::Debug, sync::Arc, time::Duration};
 
-use smallvec::SmallVec;
 use tokio::sync::watch;
 
 #[cfg(feature = "reload")]
 use super::stored_rules::{ReadRulesReply, RulesId, RulesToStore, StoreRulesReply, StoredRules};
 use super::{
-    fleet::Fleet,
     future::StoreFuture,
     health::{Health, Mode},
-    report::CallObserver,
     stats::Stats,
 };
-#[cfg(feature = "top-keys")]
-use crate::top_keys::Snapshot;
 use crate::{
     block::{BlockChange, BlockList},
-    charge::{Charge, Merge, OwnedCharge, Receipt},
+    charge::{Charge, Receipt},
     decision::Decision,
     diagnosis::Warning,
     error::{Error, ErrorKind},
@@ -43,53 +34,47 @@ use crate::{
 ///   [`RateLimiter`](crate::RateLimiter) checks that.
 ///
 /// Only [`decide`](Self::decide) and [`reset`](Self::reset) are required. Add [`settle`](Self::settle) for refunds,
-/// [`hold`](Self::hold) and [`renew`](Self::renew) for concurrency, [`probe`](Self::probe) and
-/// [`observe_calls`](Self::observe_calls) for a circuit breaker. Wrap a remote store in a
-/// [`ResilientStore`](crate::resilience::ResilientStore) to give it a deadline, a circuit breaker and a local fallback.
-pub trait Store: Debug + Send + Sync + 'static {
+/// [`hold`](Self::hold) and [`renew`](Self::renew) for concurrency, and [`probe`](Self::probe) for a circuit breaker. Wrap a
+/// remote store in a [`ResilientStore`](crate::resilience::ResilientStore) to give it a deadline, a circuit breaker and a local
+/// fallback.
+///
+/// # Wrapping a store
+///
+/// Return the wrapped store from [`inner`](Self::inner), and implement what the wrapper changes. All other methods
+/// then do what those of the wrapped store do:
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::{Decision, Key, Policy, charge::Charge, memory::MemoryStore, store::{Store, StoreFuture}};
+///
+/// /// Logs each decision.
+/// #[derive(Debug)]
+/// struct Logged(MemoryStore);
+///
+/// impl Store for Logged {
+///     fn inner(&self) -> Option<&dyn Store> {
+///         Some(&self.0)
+///     }
+///
+///     fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
+///         self.0.decide(charges).map(|decided| {
+///             println!("{decided:?}");
+///             decided
+///         })
+///     }
+///
+///     fn reset(&self, policy: &Policy, key: &Key) -> StoreFuture<()> {
+///         self.0.reset(policy, key)
+///     }
+/// }
+/// ```
+pub trait Store: Any + Debug + Send + Sync {
     /// Decides the charges together. A cost of 0 is always admitted and never writes.
     ///
     /// # Errors
     ///
     /// Any kind that describes why the store could not decide. Being over a limit is not an error.
     fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision>;
-
-    /// Decides the charges together, and passes the result through `fallback`.
-    ///
-    /// The default wraps the future of [`decide`](Self::decide). A remote store can implement it to save one allocation
-    /// per decision.
-    ///
-    /// # Errors
-    ///
-    /// The error that [`Fallback::complete`] returns.
-    fn decide_with_fallback(
-        &self,
-        charges: &[Charge<'_>],
-        fallback: Arc<dyn Fallback>,
-    ) -> StoreFuture<Decision> {
-        let mut decision = self.decide(charges);
-        if let Some(result) = decision.take_ready() {
-            return StoreFuture::ready(fallback.complete(result, &mut charges.iter().copied()));
-        }
-        let charges: SmallVec<[OwnedCharge; 1]> = charges.iter().map(Charge::to_owned).collect();
-        let pending = decision.into_pending();
-        StoreFuture::boxed(async move {
-            let result = pending.await;
-            fallback.complete(result, &mut charges.iter().map(OwnedCharge::borrow))
-        })
-    }
-
-    /// Returns the denials and the ban of a key under a policy with a [penalty](crate::policy); `None` if there are none.
-    ///
-    /// For operators; decisions do not need it. A store that wraps another must forward the call. By default there are none.
-    ///
-    /// # Errors
-    ///
-    /// Any kind that describes why the store could not read them.
-    fn ban_state(&self, policy: &Policy, key: &Key) -> StoreFuture<Option<BanState>> {
-        let _ = (policy, key);
-        StoreFuture::ready(Ok(None))
-    }
 
     /// Resets `key` to the full quota of `policy`, and ends its ban.
     ///
@@ -98,39 +83,11 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// Any kind that describes why the store could not reset the key.
     fn reset(&self, policy: &Policy, key: &Key) -> StoreFuture<()>;
 
-    /// Returns the blocked keys, as far as this instance knows them. A store that wraps another must forward the call.
+    /// Returns the store that this one wraps. The defaults of all other methods call it.
     ///
-    /// [`RateLimiter`](crate::RateLimiter) denies requests of these keys without asking the store. With `None`, the
-    /// default, keys cannot be blocked.
-    fn blocks(&self) -> Option<Arc<BlockList>> {
+    /// Default: none.
+    fn inner(&self) -> Option<&dyn Store> {
         None
-    }
-
-    /// Blocks or unblocks a key for all instances. A store that wraps another must forward the call.
-    ///
-    /// A store that has a list of [`blocks`](Self::blocks) can just [change it](BlockList::change).
-    ///
-    /// # Errors
-    ///
-    /// Any kind that describes why nothing was changed. By default [`InvalidConfig`](ErrorKind::InvalidConfig): the store
-    /// cannot block.
-    fn change_block(&self, change: BlockChange) -> StoreFuture<()> {
-        drop(change);
-        StoreFuture::ready(Err(Error::new(
-            ErrorKind::InvalidConfig,
-            "this store cannot block keys",
-        )))
-    }
-
-    /// Brings a [shared](BlockList::shared) list up to date. A store that wraps another must forward the call.
-    ///
-    /// The limiter calls it behind decisions, so that no list in use is older than a second. The default does nothing.
-    ///
-    /// # Errors
-    ///
-    /// Any kind that describes why the list stays as it is.
-    fn refresh_blocks(&self) -> StoreFuture<()> {
-        StoreFuture::ready(Ok(()))
     }
 
     /// Corrects charges that this store made, independently of each other.
@@ -146,31 +103,19 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// | [`Overloaded`](ErrorKind::Overloaded), [`Unavailable`](ErrorKind::Unavailable), [`Timeout`](ErrorKind::Timeout) before sending | not executed: retried for the policy's period, at most an hour | retried until the lease has ended |
     /// | any other | possibly executed: not retried, the charge is kept | retried until the lease has ended, or until a retry fails with a kind that needs a change of configuration |
     fn settle(&self, receipt: Receipt) -> StoreFuture<()> {
-        drop(receipt);
-        StoreFuture::ready(Err(Error::new(
-            ErrorKind::InvalidConfig,
-            "this store cannot settle: charges stand as they were made",
-        )))
-    }
-
-    /// Charges units that a fallback admitted while this store was unavailable, each merge once.
-    ///
-    /// The default drops them: then a key may get up to one quota more after an outage.
-    ///
-    /// # Errors
-    ///
-    /// Any kind that describes why the units were not charged. The same merge is tried again for up to 30 s.
-    fn merge(&self, merge: &Merge) -> StoreFuture<()> {
-        let _ = merge;
-        StoreFuture::ready(Ok(()))
+        match self.inner() {
+            Some(inner) => inner.settle(receipt),
+            None => cannot("this store cannot settle: charges stand as they were made"),
+        }
     }
 
     /// Marks the slots of a receipt as held by this process until they are settled.
     ///
-    /// An in-process store keeps held slots beyond their lease. The default does nothing. A store that wraps another
-    /// must forward the call.
+    /// An in-process store keeps held slots beyond their lease. The default does nothing.
     fn hold(&self, receipt: &Receipt) {
-        let _ = receipt;
+        if let Some(inner) = self.inner() {
+            inner.hold(receipt);
+        }
     }
 
     /// Renews the leases of the slots that charges took.
@@ -181,8 +126,7 @@ pub trait Store: Debug + Send + Sync + 'static {
     ///
     /// Any kind that describes why the leases were not renewed. The caller tries again before they end.
     fn renew(&self, charges: &[Charge<'_>]) -> StoreFuture<()> {
-        let _ = charges;
-        StoreFuture::ready(Ok(()))
+        self.inner().map_or_else(done, |inner| inner.renew(charges))
     }
 
     /// Checks that the store can decide, for a circuit breaker that is open.
@@ -193,95 +137,98 @@ pub trait Store: Debug + Send + Sync + 'static {
     ///
     /// Any kind that describes why the store cannot decide.
     fn probe(&self) -> StoreFuture<()> {
-        StoreFuture::ready(Ok(()))
-    }
-
-    /// Reports every further call to the store's server to `observer`.
-    ///
-    /// A circuit breaker judges the server by these reports. Returns whether the store reports its calls. With `false`,
-    /// the default, each decision counts as a call. A store that returns `true` must report every call.
-    fn observe_calls(&self, observer: Weak<dyn CallObserver>) -> bool {
-        drop(observer);
-        false
-    }
-
-    /// Returns whether the store decides on a key at present. A node of a cluster decides on some of the keys only.
-    ///
-    /// Default: always.
-    fn serves(&self, key: &Key) -> bool {
-        let _ = key;
-        true
+        self.inner().map_or_else(done, Store::probe)
     }
 
     /// Returns the time within which every future of the store completes, if it keeps such a deadline itself.
     ///
     /// A store that wraps this one then needs no timer. Default: `None`.
     fn deadline(&self) -> Option<Duration> {
-        None
+        self.inner()?.deadline()
     }
 
-    /// Returns the address of the only server that decides, for the health and log events. A store that wraps another must
-    /// forward the call.
+    /// Returns the denials and the ban of a key under a policy with a [penalty](crate::policy); `None` if there are none.
     ///
-    /// Default: none.
-    fn server(&self) -> Option<String> {
-        None
-    }
-
-    /// Returns the instances that share the store, and keeps their number up to date from now on.
-    ///
-    /// While the store is unavailable, each of them grants its [`Share`](super::Share) of a quota. With `None`, the default, each
-    /// instance grants the whole quota.
-    fn fleet(&self) -> Option<Arc<Fleet>> {
-        None
-    }
-
-    /// Returns what the instances share of their top keys: for each, a snapshot of each half of the window. A store that
-    /// wraps another must forward the call.
-    ///
-    /// Default: nothing.
+    /// For operators; decisions do not need it. By default there are none.
     ///
     /// # Errors
     ///
-    /// Any kind that describes why they could not be read.
-    #[cfg(feature = "top-keys")]
-    fn shared_top_keys(&self) -> StoreFuture<Vec<Snapshot>> {
-        StoreFuture::ready(Ok(Vec::new()))
+    /// Any kind that describes why the store could not read them.
+    fn ban_state(&self, policy: &Policy, key: &Key) -> StoreFuture<Option<BanState>> {
+        match self.inner() {
+            Some(inner) => inner.ban_state(policy, key),
+            None => StoreFuture::ready(Ok(None)),
+        }
     }
 
-    /// Returns the misconfigurations found so far. A store that wraps another must forward the call.
+    /// Returns the blocked keys, as far as this instance knows them.
+    ///
+    /// [`RateLimiter`](crate::RateLimiter) denies requests of these keys without asking the store. With `None`, the
+    /// default, keys cannot be blocked.
+    fn blocks(&self) -> Option<Arc<BlockList>> {
+        self.inner()?.blocks()
+    }
+
+    /// Blocks or unblocks a key for all instances.
+    ///
+    /// A store that has a list of [`blocks`](Self::blocks) can just [change it](BlockList::change).
+    ///
+    /// # Errors
+    ///
+    /// Any kind that describes why nothing was changed. By default [`InvalidConfig`](ErrorKind::InvalidConfig): the store
+    /// cannot block.
+    fn change_block(&self, change: BlockChange) -> StoreFuture<()> {
+        match self.inner() {
+            Some(inner) => inner.change_block(change),
+            None => cannot("this store cannot block keys"),
+        }
+    }
+
+    /// Brings a [shared](BlockList::shared) list up to date.
+    ///
+    /// The limiter calls it behind decisions, so that no list in use is older than a second. The default does nothing.
+    ///
+    /// # Errors
+    ///
+    /// Any kind that describes why the list stays as it is.
+    fn refresh_blocks(&self) -> StoreFuture<()> {
+        self.inner().map_or_else(done, Store::refresh_blocks)
+    }
+
+    /// Returns the misconfigurations found so far.
     fn warnings(&self) -> Vec<Warning> {
-        Vec::new()
+        self.inner().map(Store::warnings).unwrap_or_default()
     }
 
     /// Returns the health of the store. By default it is available and has never failed.
     fn health(&self) -> Health {
-        Health::default()
+        self.inner().map(Store::health).unwrap_or_default()
     }
 
-    /// Returns the present sizes and loads of the store, for metrics. A store that wraps another must forward the call.
+    /// Returns the present sizes and loads of the store, for metrics.
     ///
     /// Default: none.
     fn stats(&self) -> Stats {
-        Stats::default()
+        self.inner().map(Store::stats).unwrap_or_default()
     }
 
-    /// Returns a channel that holds the present mode, and reports each change. A store that wraps another must forward
-    /// the call.
+    /// Returns a channel that holds the present mode, and reports each change.
     ///
     /// The default is closed, for stores that are always available: waiting for a change fails at once.
     fn mode_changes(&self) -> watch::Receiver<Mode> {
-        watch::channel(Mode::Healthy).1
+        match self.inner() {
+            Some(inner) => inner.mode_changes(),
+            None => watch::channel(Mode::Healthy).1,
+        }
     }
+}
 
-    /// Returns the place for rules that all instances share. A store that wraps another must forward the call.
-    ///
-    /// Default: none.
-    #[cfg(feature = "reload")]
-    #[doc(hidden)]
-    fn rule_store(&self) -> Option<Arc<dyn RuleStore>> {
-        None
-    }
+fn done() -> StoreFuture<()> {
+    StoreFuture::ready(Ok(()))
+}
+
+fn cannot(message: &'static str) -> StoreFuture<()> {
+    StoreFuture::ready(Err(Error::new(ErrorKind::InvalidConfig, message)))
 }
 
 // === RuleStore ===
@@ -304,20 +251,4 @@ pub trait RuleStore: Debug + Send + Sync + 'static {
     ///
     /// It can be dropped at any time, and reports the same at the next call.
     fn rules_stored(&self) -> StoreFuture<bool>;
-}
-
-// === Fallback ===
-
-/// Decides in place of a store that failed.
-pub trait Fallback: Send + Sync {
-    /// Returns the decision in `result`, or another one in place of its error.
-    ///
-    /// # Errors
-    ///
-    /// The error in `result`, if the fallback cannot decide either.
-    fn complete(
-        &self,
-        result: Result<Decision, Error>,
-        charges: &mut dyn Iterator<Item = Charge<'_>>,
-    ) -> Result<Decision, Error>;
 }

@@ -1,8 +1,8 @@
 //! Redis Cluster: which node decides a key, and decisions on keys of several nodes.
 //!
 //! ```text
-//! RedisStore ── keys in one slot ───────▶ Cluster::node_of ──▶ store of the node
-//!            └─ keys in several slots ──▶ split::decide ─────▶ stores of the nodes, all at once
+//! RedisStore ── keys in one slot ───────▶ Cluster::node_of ──▶ node
+//!            └─ keys in several slots ──▶ split::decide ─────▶ nodes, all at once
 //! ```
 
 mod nodes;
@@ -10,5 +10,4 @@ mod slot_map;
 pub(crate) mod split;
 mod topology;
 
-pub(super) use self::nodes::{Cluster, NodeSettings};
-pub(super) use self::slot_map::Node;
+pub(super) use self::nodes::{Cluster, MakeLanes};

@@ -20,7 +20,7 @@
 use std::{
     collections::HashSet,
     fmt,
-    sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak},
+    sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak},
     time::Duration,
 };
 
@@ -30,9 +30,8 @@ use tokio::runtime::Handle;
 use crate::{
     charge::{Receipt, Settlement},
     clock::{Clock, Timestamp},
-    error::Error,
     key::{SLOTS, slot::slot_of},
-    store::{CallObserver, CallReport, Store},
+    resilience::Guards,
     task::{
         Mutex, RetryFuture, RetryOwner, RetryQueue, TaskLease, backoff::random, spawn, timer::sleep,
     },
@@ -43,10 +42,10 @@ use super::{
         batch,
         client::{Client, Nodes},
         connection::Lane,
+        node::Node,
         protocol::{NodeAddress, Redirect},
     },
-    slot_map::{Node, SlotMap, UNKNOWN},
-    split::SplitStore,
+    slot_map::{SlotMap, UNKNOWN},
     topology::{self, SlotRange},
 };
 
@@ -54,26 +53,19 @@ use super::{
 pub(in crate::remote) struct Cluster {
     /// The server that the application named.
     first: Node,
-    settings: NodeSettings,
+    make_lanes: MakeLanes,
+    /// `None` in a store whose errors are the caller's.
+    guards: Option<Guards>,
     map: RwLock<SlotMap>,
     refreshes: Mutex<Refreshes>,
     /// Refunds and releases of decisions on several slots that were not executed.
     refunds: RetryQueue<Settlement>,
-    /// Receives the reports on the calls to all nodes.
-    observer: OnceLock<Arc<ClusterObserver>>,
     this: Weak<Self>,
 }
 
-/// Makes the parts of a node when it is first needed.
-pub(in crate::remote) struct NodeSettings {
-    /// Returns the lanes of a node; `None` if only the application's pool has the settings of connections.
-    pub(in crate::remote) lanes: MakeLanes,
-    /// Returns the store that decides on a node.
-    pub(in crate::remote) store: MakeStore,
-}
-
-type MakeLanes = Box<dyn Fn(&NodeAddress) -> Option<Box<[Arc<Lane>]>> + Send + Sync>;
-type MakeStore = Box<dyn Fn(Arc<Client>) -> Result<Arc<dyn Store>, Error> + Send + Sync>;
+/// Returns the lanes of a node; `None` if only the application's pool has the settings of connections.
+pub(in crate::remote) type MakeLanes =
+    Box<dyn Fn(&NodeAddress) -> Option<Box<[Arc<Lane>]>> + Send + Sync>;
 
 /// When the slots were looked up, and by which task they are now.
 #[derive(Default)]
@@ -86,27 +78,23 @@ struct Refreshes {
 
 impl Cluster {
     /// Returns the only server, which may turn out to be a node of a cluster.
-    ///
-    /// # Errors
-    ///
-    /// That of the settings, which cannot make its store.
     pub(in crate::remote) fn new(
         client: Arc<Client>,
-        settings: NodeSettings,
-    ) -> Result<Arc<Self>, Error> {
-        let store = (settings.store)(Arc::clone(&client))?;
-        Ok(Arc::new_cyclic(|this: &Weak<Self>| {
+        make_lanes: MakeLanes,
+        guards: Option<Guards>,
+    ) -> Arc<Self> {
+        Arc::new_cyclic(|this: &Weak<Self>| {
             client.join(this.clone());
             Self {
-                first: Node { client, store },
-                settings,
+                first: node_of(client, guards.as_ref()),
+                make_lanes,
+                guards,
                 map: RwLock::default(),
                 refreshes: Mutex::default(),
                 refunds: RetryQueue::default(),
-                observer: OnceLock::new(),
                 this: this.clone(),
             }
-        }))
+        })
     }
 
     /// Returns the server that the application named.
@@ -154,19 +142,6 @@ impl Cluster {
         nodes
     }
 
-    /// Reports the calls to all nodes to `observer`. Returns whether their stores do so.
-    pub(in crate::remote) fn observe_calls(&self, observer: Weak<dyn CallObserver>) -> bool {
-        let observer = Arc::new(ClusterObserver { observer });
-        let weak: Weak<dyn CallObserver> = Arc::downgrade(&observer) as _;
-        let reports = self.first.store.observe_calls(weak.clone());
-        if reports && self.observer.set(observer).is_ok() {
-            for (_, node) in &self.read().nodes {
-                node.store.observe_calls(weak.clone());
-            }
-        }
-        reports
-    }
-
     fn read(&self) -> RwLockReadGuard<'_, SlotMap> {
         self.map.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -195,13 +170,8 @@ impl Cluster {
         if first.address.as_ref() == Some(address) {
             return Some(self.first.clone());
         }
-        let client = first.for_node(address.clone(), (self.settings.lanes)(address)?);
-        let store = (self.settings.store)(Arc::clone(&client)).ok()?;
-        if let Some(observer) = self.observer.get() {
-            let observer = Arc::downgrade(observer);
-            store.observe_calls(observer as _);
-        }
-        Some(Node { client, store })
+        let client = first.for_node(address.clone(), (self.make_lanes)(address)?);
+        Some(node_of(client, self.guards.as_ref()))
     }
 
     // --- Look-ups of the slots ---
@@ -273,7 +243,7 @@ impl Cluster {
             .iter()
             .any(|node| Arc::ptr_eq(&node.client, &self.first.client))
         {
-            self.first.client.report_retired();
+            self.first.client.calls.retired();
         }
     }
 
@@ -299,7 +269,7 @@ impl Cluster {
         replicas.sort_unstable();
         replicas.dedup();
         let replicas = replicas.into_iter().filter_map(|address| {
-            let lanes = (self.settings.lanes)(&address)?;
+            let lanes = (self.make_lanes)(&address)?;
             Some(self.first.client.for_node(address, lanes))
         });
         let ids = ranges.iter().filter_map(|range| {
@@ -402,16 +372,6 @@ impl Nodes for Cluster {
     }
 }
 
-impl SplitStore for Cluster {
-    fn store_of(&self, slot: u16) -> Arc<dyn Store> {
-        self.node_of(slot).store
-    }
-
-    fn settle_later(&self, settlement: Settlement) {
-        Nodes::settle_later(self, settlement);
-    }
-}
-
 impl RetryOwner for Cluster {
     type Item = Settlement;
 
@@ -426,32 +386,13 @@ impl RetryOwner for Cluster {
     fn retry(self: Arc<Self>, settlements: Vec<Arc<Settlement>>) -> RetryFuture {
         Box::pin(async move {
             let settling = settlements.iter().map(async |settlement| {
-                let store = self.store_of(settlement.charge().key().slot());
+                let node = self.node_of(settlement.charge().key().slot());
                 let receipt = Receipt::with(vec![Settlement::clone(settlement)]);
-                let settled = store.settle(receipt).await;
+                let settled = node.settle(receipt).await;
                 !settled.is_err_and(|error| settlement.may_retry(&error))
             });
             join_all(settling).await
         })
-    }
-}
-
-// === ClusterObserver ===
-
-/// Passes on the reports on all nodes to one observer.
-#[derive(Debug)]
-struct ClusterObserver {
-    observer: Weak<dyn CallObserver>,
-}
-
-impl CallObserver for ClusterObserver {
-    fn call_ended(&self, call: CallReport<'_>) {
-        // One node may leave the cluster while another is unavailable, so that ends no outage.
-        if !matches!(call, CallReport::Retired)
-            && let Some(observer) = self.observer.upgrade()
-        {
-            observer.call_ended(call);
-        }
     }
 }
 
@@ -477,6 +418,12 @@ impl Drop for Refresh {
             cluster.refreshes.lock().lease.release(self.task);
         }
     }
+}
+
+/// Returns the node of a client, with a guard in front of it if the store has guards.
+fn node_of(client: Arc<Client>, guards: Option<&Guards>) -> Node {
+    let guard = guards.map(|guards| guards.guard(Arc::clone(&client) as _, Some(&client.calls)));
+    Node::new(client, guard)
 }
 
 impl fmt::Debug for Cluster {

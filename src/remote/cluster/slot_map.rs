@@ -5,16 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use crate::store::Store;
-
-use super::super::{client::Client, protocol::NodeAddress};
-
-/// A node, and the store that decides on it.
-#[derive(Clone, Debug)]
-pub(in crate::remote) struct Node {
-    pub(in crate::remote) client: Arc<Client>,
-    pub(in crate::remote) store: Arc<dyn Store>,
-}
+use super::super::{client::Client, node::Node, protocol::NodeAddress};
 
 /// Which node has which slot, as far as it is known.
 #[derive(Default)]

@@ -25,7 +25,6 @@
 use std::{
     future::Future,
     pin::Pin,
-    sync::Arc,
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -35,11 +34,14 @@ use smallvec::SmallVec;
 
 use crate::{
     charge::{Charge, Charges, OwnedCharge, Receipt, Settlement},
+    clock::Timestamp,
     decision::{CountedBy, Decision, PolicyState},
     error::Error,
-    store::{Store, StoreFuture, waited},
+    store::{StoreFuture, waited},
     task::home,
 };
+
+use super::super::node::Node;
 
 /// Returns whether the charges have keys in several slots.
 #[inline]
@@ -54,15 +56,6 @@ pub(in crate::remote) fn spans_slots(charges: &[Charge<'_>]) -> bool {
     }
 }
 
-/// The stores that a decision is split over.
-pub(in crate::remote) trait SplitStore: Send + Sync {
-    /// Returns the store that decides on a slot.
-    fn store_of(&self, slot: u16) -> Arc<dyn Store>;
-
-    /// Settles a charge in the background, after a try that was certainly not executed, or that may be repeated.
-    fn settle_later(&self, settlement: Settlement);
-}
-
 /// Decides the charges in one part per slot.
 ///
 /// # Errors
@@ -74,7 +67,25 @@ pub(in crate::remote) trait SplitStore: Send + Sync {
 /// If the future is dropped, the decision goes on in the background, and its slots are released.
 pub(in crate::remote) fn decide(
     charges: &[Charge<'_>],
-    stores: &Arc<dyn SplitStore>,
+    node_of: impl Fn(u16) -> Node,
+) -> StoreFuture<Decision> {
+    decide_since(charges, node_of, None)
+}
+
+/// Decides the charges at a server that turned out to be a node of a cluster, in one part per slot. It redirects each part.
+pub(in crate::remote) fn decide_in_parts(
+    server: Node,
+    charges: &[OwnedCharge],
+    submitted_at: Timestamp,
+) -> StoreFuture<Decision> {
+    let charges: Charges<'_> = charges.iter().map(OwnedCharge::borrow).collect();
+    decide_since(&charges, |_| server.clone(), Some(submitted_at))
+}
+
+fn decide_since(
+    charges: &[Charge<'_>],
+    node_of: impl Fn(u16) -> Node,
+    submitted_at: Option<Timestamp>,
 ) -> StoreFuture<Decision> {
     let mut parts: SmallVec<[Part; 4]> = SmallVec::new();
     for (index, charge) in charges.iter().enumerate() {
@@ -84,8 +95,8 @@ pub(in crate::remote) fn decide(
             Some(part) => part.charges.push((index, charge.to_owned())),
             None => parts.push(Part {
                 slot,
-                store: stores.store_of(slot),
-                stores: Arc::clone(stores),
+                node: node_of(slot),
+                submitted_at,
                 charges: SmallVec::from_iter([(index, charge.to_owned())]),
             }),
         }
@@ -101,8 +112,9 @@ pub(in crate::remote) fn decide(
 /// The charges of a request to one slot, each with its place in the request.
 struct Part {
     slot: u16,
-    store: Arc<dyn Store>,
-    stores: Arc<dyn SplitStore>,
+    node: Node,
+    /// When the deadline began, if that is not when the part is decided.
+    submitted_at: Option<Timestamp>,
     charges: SmallVec<[(usize, OwnedCharge); 2]>,
 }
 
@@ -113,7 +125,10 @@ impl Part {
     async fn decide(self, waited: Duration) -> DecidedPart {
         let deciding = {
             let charges = self.charges();
-            waited::after(waited, || self.store.decide(&charges))
+            match self.submitted_at {
+                Some(at) => self.node.decide_since(&charges, at, decide_in_parts),
+                None => waited::after(waited, || self.node.decide(&charges, decide_in_parts)),
+            }
         };
         let decision = deciding.await;
         (self, decision)
@@ -147,11 +162,13 @@ impl Part {
     /// Settles each charge on its own, so that a retry of one does not repeat another one.
     fn settle(&self, settlements: impl IntoIterator<Item = Settlement>) {
         for settlement in settlements {
-            let (store, stores) = (Arc::clone(&self.store), Arc::clone(&self.stores));
+            let node = self.node.clone();
             home::spawn_lasting(Box::pin(async move {
-                let settled = store.settle(Receipt::with(vec![settlement.clone()])).await;
-                if settled.is_err_and(|error| settlement.may_retry(&error)) {
-                    stores.settle_later(settlement);
+                let settled = node.settle(Receipt::with(vec![settlement.clone()])).await;
+                if settled.is_err_and(|error| settlement.may_retry(&error))
+                    && let Some(nodes) = node.client.nodes()
+                {
+                    nodes.settle_later(settlement);
                 }
             }));
         }

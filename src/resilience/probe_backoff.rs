@@ -1,50 +1,8 @@
 //! When to probe the primary.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::time::Duration;
 
-use crate::{
-    clock::Timestamp,
-    task::{Backoff, Mutex},
-};
-
-use super::background::BackgroundTask;
-
-/// Starts the task that probes, and spaces its probes.
-#[derive(Debug, Default)]
-pub(super) struct Prober {
-    pub(super) backoff: Mutex<ProbeBackoff>,
-    pub(super) task: BackgroundTask,
-    /// Number of probes of all servers of a cluster.
-    probes: Arc<AtomicU64>,
-}
-
-impl Prober {
-    /// Returns the prober of another server of the same cluster.
-    pub(super) fn for_node(&self) -> Self {
-        Self {
-            probes: Arc::clone(&self.probes),
-            ..Self::default()
-        }
-    }
-
-    /// Counts a probe.
-    pub(super) fn count(&self) {
-        self.probes.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Returns the number of probes so far.
-    pub(super) fn probes(&self) -> u64 {
-        self.probes.load(Ordering::Relaxed)
-    }
-}
-
-// === ProbeBackoff ===
+use crate::{clock::Timestamp, task::Backoff};
 
 /// Waits between probes: a few short ones, since most outages are short, then waits that double.
 ///

@@ -43,21 +43,10 @@ use crate::{
 
 use super::{
     attempts::Restored,
-    background::BackgroundTask,
-    history::ServerHistory,
-    local::{LocalCounts, TakenShare, UsedUp},
+    guard::Guard,
+    local::{TakenShare, UsedUp},
     mirror::Fingerprint,
-    monitor::{PrimaryEvents, PrimaryMonitor},
 };
-
-/// Merges local charges into the primary.
-#[derive(Debug)]
-pub(super) struct Merger {
-    local: Arc<LocalCounts>,
-    monitor: Arc<PrimaryMonitor>,
-    pub(super) history: ServerHistory,
-    task: BackgroundTask,
-}
 
 /// The needs of a decision in the first seconds after an outage.
 #[expect(
@@ -72,28 +61,15 @@ pub(super) enum Due {
     Merges(Vec<BegunMerge>, TakenShares),
 }
 
-impl Merger {
-    /// Returns the merger of a primary, which starts whenever the breaker of the primary closes.
-    pub(super) fn new(local: Arc<LocalCounts>, monitor: Arc<PrimaryMonitor>) -> Arc<Self> {
-        let merger = Arc::new(Self {
-            history: ServerHistory::new(local.clock.clone()),
-            local,
-            monitor: Arc::clone(&monitor),
-            task: BackgroundTask::default(),
-        });
-        let events: Weak<dyn PrimaryEvents> = Arc::downgrade(&merger) as _;
-        let _ = monitor.events.set(events);
-        merger
-    }
-
+impl Guard {
     /// Starts to merge in the background, unless there is nothing to merge.
-    pub(super) fn start(self: &Arc<Self>) {
+    pub(super) fn start_merging(self: &Arc<Self>) {
         if self.local.journal.is_empty() {
             return;
         }
-        self.task.start(|lease| {
-            let merger = Arc::downgrade(self);
-            MergeTask { merger, lease }.run()
+        self.merge_task.start(|lease| {
+            let guard = Arc::downgrade(self);
+            MergeTask { guard, lease }.run()
         });
     }
 
@@ -127,13 +103,13 @@ impl Merger {
     /// # Errors
     ///
     /// That of one of the merges.
-    pub(super) async fn make(
+    pub(super) async fn make_merges(
         &self,
         merges: impl IntoIterator<Item = BegunMerge>,
     ) -> Result<(), Error> {
         let made = merges.into_iter().map(|begun| async {
-            let merging = self.monitor.primary.merge(&begun.merge);
-            let result = self.monitor.bounded(merging).await;
+            let merging = Arc::clone(&self.primary).merge(&begun.merge);
+            let result = self.bounded(merging).await;
             begun.end(result.clone());
             result
         });
@@ -143,37 +119,20 @@ impl Merger {
     /// Merges all keys of the primary once. Returns `false` if it fails meanwhile, or another task takes over.
     async fn merge_all(self: &Arc<Self>, lease: u64) -> bool {
         let journal = &self.local.journal;
-        let is_stuck = |key: &Key| self.monitor.all.stuck_slots.contains(key.slot());
-        let keys = journal.keys_where(|key| self.monitor.primary.serves(key) && !is_stuck(key));
+        let is_stuck = |key: &Key| self.all.stuck_slots.contains(key.slot());
+        let keys = journal.keys_where(|key| self.primary.serves(key) && !is_stuck(key));
         for keys in keys.chunks(BATCH) {
-            let span = self.monitor.breaker.deadline() + PAUSE;
-            if self.monitor.breaker.is_open() || !self.task.renew(lease, span) {
+            let span = self.breaker.deadline() + PAUSE;
+            if self.breaker.is_open() || !self.merge_task.renew(lease, span) {
                 return false;
             }
             let begun = keys.iter().filter_map(|key| BegunMerge::begin(self, *key));
             let begun: Vec<BegunMerge> = begun.collect();
             // A failed merge stays in the journal, for the next round.
-            let _ = self.make(begun).await;
+            let _ = self.make_merges(begun).await;
             sleep(PAUSE).await;
         }
         true
-    }
-}
-
-impl PrimaryEvents for Merger {
-    fn recovering(self: Arc<Self>, ago: Duration) {
-        self.history.begin_grace(ago);
-    }
-
-    fn recovered(self: Arc<Self>) {
-        self.start();
-    }
-
-    fn replaced(self: Arc<Self>) {
-        self.local.mirror.doubt(&self.history.doubts);
-        // The states of keys that were decided locally meanwhile are not in the mirror any more, but in the journal.
-        self.history.begin_grace(Duration::ZERO);
-        self.start();
     }
 }
 
@@ -189,7 +148,7 @@ fn locally_counted<'a, 'b>(charges: &'a [Charge<'b>]) -> impl Iterator<Item = &'
 /// given back.
 #[derive(Debug)]
 pub(super) struct TakenShares {
-    merger: Arc<Merger>,
+    guard: Arc<Guard>,
     taken: SmallVec<[TakenShare; 1]>,
     /// Whether the primary may have made the charges.
     is_sent: bool,
@@ -197,9 +156,9 @@ pub(super) struct TakenShares {
 
 impl TakenShares {
     /// Returns those of a decision that takes from no share.
-    pub(super) fn none(merger: &Arc<Merger>) -> Self {
+    pub(super) fn none(guard: &Arc<Guard>) -> Self {
         Self {
-            merger: Arc::clone(merger),
+            guard: Arc::clone(guard),
             taken: SmallVec::new(),
             is_sent: false,
         }
@@ -207,8 +166,8 @@ impl TakenShares {
 
     /// Takes another charge.
     fn take(&mut self, charge: &Charge<'_>) -> Result<(), UsedUp> {
-        let recovery = self.merger.history.recovery();
-        let taken = self.merger.local.take_share(charge, recovery)?;
+        let recovery = self.guard.history.recovery();
+        let taken = self.guard.local.take_share(charge, recovery)?;
         self.taken.extend(taken);
         Ok(())
     }
@@ -234,9 +193,9 @@ impl Drop for TakenShares {
         if self.is_sent {
             return;
         }
-        let recovery = self.merger.history.recovery();
+        let recovery = self.guard.history.recovery();
         for taken in self.taken.drain(..) {
-            self.merger.local.give_back(taken, recovery);
+            self.guard.local.give_back(taken, recovery);
         }
     }
 }
@@ -246,7 +205,7 @@ impl Drop for TakenShares {
 /// A merge. Nobody else charges the same units. Dropped before its [end](Self::end), it may have been made.
 #[derive(Debug)]
 pub(super) struct BegunMerge {
-    merger: Arc<Merger>,
+    guard: Arc<Guard>,
     fingerprint: Fingerprint,
     merge: Box<Merge>,
     purpose: Purpose,
@@ -264,10 +223,10 @@ enum Purpose {
 
 impl BegunMerge {
     /// Begins to merge the local charges of a key, if it has any and nobody else does.
-    fn begin(merger: &Arc<Merger>, fingerprint: Fingerprint) -> Option<Self> {
-        let merge = merger.local.begin_merge(fingerprint, &merger.history)?;
+    fn begin(guard: &Arc<Guard>, fingerprint: Fingerprint) -> Option<Self> {
+        let merge = guard.local.begin_merge(fingerprint, &guard.history)?;
         Some(Self {
-            merger: Arc::clone(merger),
+            guard: Arc::clone(guard),
             fingerprint,
             merge,
             purpose: Purpose::Charge,
@@ -276,10 +235,10 @@ impl BegunMerge {
     }
 
     /// Begins to restore the state of a charge's key, if the primary may lack it.
-    fn restore(merger: &Arc<Merger>, charge: &Charge<'_>) -> Option<Self> {
-        let (state, merge) = merger.local.begin_restore(charge, &merger.history)?;
+    fn restore(guard: &Arc<Guard>, charge: &Charge<'_>) -> Option<Self> {
+        let (state, merge) = guard.local.begin_restore(charge, &guard.history)?;
         Some(Self {
-            merger: Arc::clone(merger),
+            guard: Arc::clone(guard),
             fingerprint: Fingerprint::of(charge.policy(), charge.key()),
             merge,
             purpose: Purpose::Restore(state),
@@ -294,7 +253,7 @@ impl BegunMerge {
     }
 
     fn note(&self, result: Option<Result<(), Error>>) {
-        let Merger { local, history, .. } = &*self.merger;
+        let Guard { local, history, .. } = &*self.guard;
         match self.purpose {
             Purpose::Charge => local.end_merge(self.fingerprint, result, history),
             Purpose::Restore(Restored { mirrored, epoch }) => {
@@ -322,7 +281,7 @@ impl Drop for BegunMerge {
 #[derive(Debug)]
 struct MergeTask {
     /// Weak: the task ends when every clone of the store is dropped.
-    merger: Weak<Merger>,
+    guard: Weak<Guard>,
     lease: u64,
 }
 
@@ -331,15 +290,15 @@ impl MergeTask {
         // The instances of a fleet do not merge all at once.
         let mut wait = Duration::from_micros(random() % 500_000);
         loop {
-            let is_ours = |merger: Arc<Merger>| merger.task.renew(self.lease, wait);
-            if !self.merger.upgrade().is_some_and(is_ours) {
+            let is_ours = |guard: Arc<Guard>| guard.merge_task.renew(self.lease, wait);
+            if !self.guard.upgrade().is_some_and(is_ours) {
                 return;
             }
             sleep(wait).await;
-            let Some(merger) = self.merger.upgrade() else {
+            let Some(guard) = self.guard.upgrade() else {
                 return;
             };
-            if !merger.merge_all(self.lease).await || merger.local.journal.is_empty() {
+            if !guard.merge_all(self.lease).await || guard.local.journal.is_empty() {
                 return;
             }
             wait = RETRY;
@@ -349,8 +308,8 @@ impl MergeTask {
 
 impl Drop for MergeTask {
     fn drop(&mut self) {
-        if let Some(merger) = self.merger.upgrade() {
-            merger.task.release(self.lease);
+        if let Some(guard) = self.guard.upgrade() {
+            guard.merge_task.release(self.lease);
         }
     }
 }

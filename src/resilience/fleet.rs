@@ -25,10 +25,10 @@ use crate::{
 
 /// The live instances that share a store, as far as this instance knows them.
 ///
-/// A store [returns](crate::store::Store::fleet) its fleet, and [keeps it up to date](Self::learn) while it decides.
+/// A store keeps its fleet [up to date](Self::learn) while it decides.
 /// During an outage the last known instances count.
 #[derive(Debug)]
-pub struct Fleet {
+pub(crate) struct Fleet {
     /// The id of this instance.
     this: u64,
     /// The number of instances by configuration, which are not learned then.
@@ -49,14 +49,12 @@ struct Members {
 
 impl Fleet {
     /// Returns the fleet of an instance with a random id, which knows no other instance yet.
-    #[must_use]
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::with(None)
     }
 
     /// Returns a fleet of a fixed number of instances. Parts of a quota are rounded up then.
-    #[must_use]
-    pub fn fixed(instances: NonZeroU64) -> Self {
+    pub(crate) fn fixed(instances: NonZeroU64) -> Self {
         Self::with(Some(instances))
     }
 
@@ -74,8 +72,7 @@ impl Fleet {
     }
 
     /// Returns the random id of this instance.
-    #[must_use]
-    pub fn instance(&self) -> u64 {
+    pub(crate) fn instance(&self) -> u64 {
         self.this
     }
 
@@ -83,7 +80,7 @@ impl Fleet {
     ///
     /// An instance counts for 10 s more after the last report. So the number does not drop when a store loses its
     /// data and the instances register again one after the other.
-    pub fn learn(&self, instances: &[u64], now: Timestamp) {
+    pub(crate) fn learn(&self, instances: &[u64], now: Timestamp) {
         let mut members = self.members.lock();
         let gone: Vec<u64> = members
             .counted
@@ -111,7 +108,7 @@ impl Fleet {
     }
 
     /// Drops instances that have left, if the store reports no change.
-    pub fn confirm(&self, now: Timestamp) {
+    pub(crate) fn confirm(&self, now: Timestamp) {
         let mut members = self.members.lock();
         let has_left = |(_, until): &(u64, Timestamp)| *until <= now;
         if !members.leaving.iter().any(has_left) {
@@ -127,8 +124,7 @@ impl Fleet {
     }
 
     /// Returns the number of live instances, with this one; `None` before the store has reported any.
-    #[must_use]
-    pub fn instances(&self) -> Option<u64> {
+    pub(crate) fn instances(&self) -> Option<u64> {
         if let Some(fixed) = self.fixed {
             return Some(fixed.get());
         }
@@ -137,8 +133,7 @@ impl Fleet {
     }
 
     /// Returns the part of a policy's quota that this instance grants to a key.
-    #[must_use]
-    pub fn share(&self, policy: &PolicyName, key: &Key) -> Share {
+    pub(crate) fn share(&self, policy: &PolicyName, key: &Key) -> Share {
         if let Some(fixed) = self.fixed {
             // All instances have the first rank: nobody knows the others.
             return Share {
@@ -189,7 +184,7 @@ const LEAVING: std::time::Duration = std::time::Duration::from_secs(10);
 
 /// The part of a quota that one instance grants to one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Share {
+pub(crate) struct Share {
     instances: u64,
     /// Number of instances that rank before this one for the key.
     rank: u64,
@@ -197,7 +192,7 @@ pub struct Share {
 
 impl Share {
     /// The whole quota, for an instance that is alone.
-    pub const WHOLE: Self = Self {
+    pub(crate) const WHOLE: Self = Self {
         instances: 1,
         rank: 0,
     };
@@ -206,16 +201,9 @@ impl Share {
     ///
     /// The parts of all instances sum to `units`; with a [fixed](Fleet::fixed) number of instances, to less than
     /// `units` plus that number.
-    #[must_use]
-    pub fn of(self, units: u64) -> u64 {
+    pub(crate) fn of(self, units: u64) -> u64 {
         let (part, rest) = (units / self.instances, units % self.instances);
         part + u64::from(self.rank < rest)
-    }
-
-    /// Returns whether this is the whole quota.
-    #[must_use]
-    pub fn is_whole(self) -> bool {
-        self.instances == 1
     }
 }
 

@@ -1,0 +1,97 @@
+//! The policies of all layers on a limiter: one name has one quota.
+
+use crate::{
+    error::{Error, ErrorKind},
+    policy::Policy,
+};
+
+/// A policy, and how many layers have it.
+#[derive(Clone, Debug)]
+pub(super) struct KnownPolicy {
+    pub(super) policy: Policy,
+    layers: usize,
+}
+
+/// Checks that no layer has a policy of the same name with another quota.
+pub(super) fn check_known(known: &[KnownPolicy], policies: &[Policy]) -> Result<(), Error> {
+    for policy in policies {
+        let mut others = known.iter().map(|other| &other.policy);
+        let other = others.find(|other| other.name() == policy.name());
+        if other.is_some_and(|other| !other.counts_same_as(policy)) {
+            return Err(conflicting_policy(policy));
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn add_known(known: &mut Vec<KnownPolicy>, policies: Vec<Policy>) {
+    for policy in policies {
+        let mut others = known.iter_mut();
+        match others.find(|other| other.policy.name() == policy.name()) {
+            Some(other) => other.layers += 1,
+            None => known.push(KnownPolicy { policy, layers: 1 }),
+        }
+    }
+}
+
+/// Returns the policies that are known once a layer has others.
+#[cfg(feature = "reload")]
+pub(super) fn replaced<'a>(
+    known: &[KnownPolicy],
+    old: impl IntoIterator<Item = &'a Policy>,
+    new: Vec<Policy>,
+) -> Result<Vec<KnownPolicy>, Error> {
+    validate_policies(&new)?;
+    let mut rest = known.to_vec();
+    for policy in old {
+        let mut others = rest.iter_mut();
+        if let Some(own) = others.find(|other| other.policy.name() == policy.name()) {
+            own.layers -= 1;
+        }
+    }
+    rest.retain(|other| other.layers > 0);
+    check_known(&rest, &new)?;
+    add_known(&mut rest, new);
+    Ok(rest)
+}
+
+pub(super) fn validate_policies(policies: &[Policy]) -> Result<(), Error> {
+    for (index, policy) in policies.iter().enumerate() {
+        policy.validate()?;
+        if policies[..index]
+            .iter()
+            .any(|other| other.name() == policy.name())
+        {
+            return Err(Error::new(
+                ErrorKind::DuplicatePolicy,
+                format!(
+                    "two policies are named {:?}: give each a different name",
+                    policy.name()
+                ),
+            ));
+        }
+    }
+    if policies.len() > MAX_POLICIES {
+        return Err(Error::new(
+            ErrorKind::InvalidPolicy,
+            format!(
+                "{} policies: a layer or limiter takes at most {MAX_POLICIES}",
+                policies.len()
+            ),
+        ));
+    }
+    Ok(())
+}
+
+fn conflicting_policy(policy: &Policy) -> Error {
+    Error::new(
+        ErrorKind::DuplicatePolicy,
+        format!(
+            "policy {:?} has a different quota or algorithm in another layer of this limiter: give it a different name",
+            policy.name()
+        ),
+    )
+}
+
+/// The most policies of one layer, and of one limiter without layers. Each request compares itself with all of a layer.
+pub(crate) const MAX_POLICIES: usize = 1_000;

@@ -1,0 +1,360 @@
+//! One server: its client, and the guard in front of it.
+//!
+//! ```text
+//! Node::decide
+//!   Guard::before             decides here if the server is unavailable
+//!   Request::decide           keyspace.rs and codec.rs: keys and arguments
+//!   batch::submit             sent at once, or queued for a worker; shed while too many wait
+//!     Scheduler::submit         picks a lane, or adds the request to the queue
+//!     Worker::call              one EVALSHA for up to 64 charges
+//!       LaneConnection::send      the multiplexed connection
+//!       reply::parse              one result per request
+//!     Scheduler::end_call       makes room, and measures the server
+//!   Reply::into_decision      codec.rs: the state of each policy
+//!   Guard::conclude           notes the states, or replaces an error by the choice of each policy
+//! ```
+//!
+//! A decision that takes slots goes through `slot_guard.rs` besides, which releases them if the caller leaves.
+
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+use redis::Value;
+use smallvec::SmallVec;
+
+use crate::{
+    charge::{Charge, OwnedCharge, Receipt},
+    clock::{Clock, Timestamp},
+    decision::{CountedBy, Decision},
+    diagnosis::Warning,
+    error::{Error, ErrorKind, Phase},
+    key::Key,
+    policy::{BanState, Policy},
+    resilience::{Before, Guard},
+    store::{Health, ServerStats, Stats, StoreFuture, waited},
+};
+
+#[cfg(feature = "top-keys")]
+use crate::top_keys::Snapshot;
+
+#[cfg(feature = "top-keys")]
+use super::fleet_top_keys;
+
+use super::{
+    batch,
+    client::Client,
+    connection::classify,
+    protocol::{Redirect, Request, malformed, takes_slots},
+    slot_guard,
+};
+
+/// A server: the only one, or a node of a cluster.
+#[derive(Clone, Debug)]
+pub(super) struct Node {
+    pub(super) client: Arc<Client>,
+    /// `None` in a store whose errors are the caller's.
+    guard: Option<Arc<Guard>>,
+}
+
+/// Decides charges in one part per slot, at a server that turned out to be a node of a cluster.
+pub(super) type DecideInParts = fn(Node, &[OwnedCharge], Timestamp) -> StoreFuture<Decision>;
+
+impl Node {
+    /// Returns a server with a guard in front of it, or without one.
+    pub(super) fn new(client: Arc<Client>, guard: Option<Arc<Guard>>) -> Self {
+        Self { client, guard }
+    }
+
+    /// Decides on charges whose keys are all at this server.
+    pub(super) fn decide(
+        &self,
+        charges: &[Charge<'_>],
+        in_parts: DecideInParts,
+    ) -> StoreFuture<Decision> {
+        let Some(guard) = &self.guard else {
+            return send(&self.client, charges, in_parts);
+        };
+        if let Before::Decided(decision) = guard.before(charges) {
+            return decision;
+        }
+        if let Some(result) = result_at_once(&self.client, charges) {
+            let decision = guard.conclude(result, &mut charges.iter().copied());
+            return StoreFuture::ready(Ok(decision));
+        }
+        let (sending, guard) = (Sending::new(&self.client, charges), Arc::clone(guard));
+        // One future serves the whole decision.
+        StoreFuture::boxed(async move {
+            let (result, charges) = sending.run(in_parts).await;
+            Ok(guard.conclude(result, &mut charges.iter().map(OwnedCharge::borrow)))
+        })
+    }
+
+    /// Decides without the guard, for a part of a decision that the guard concludes.
+    pub(super) fn decide_since(
+        &self,
+        charges: &[Charge<'_>],
+        submitted_at: Timestamp,
+        in_parts: DecideInParts,
+    ) -> StoreFuture<Decision> {
+        if let Some(result) = result_at_once(&self.client, charges) {
+            return StoreFuture::ready(result);
+        }
+        let mut sending = Sending::new(&self.client, charges);
+        sending.submitted_at = Some(submitted_at);
+        StoreFuture::boxed(async move { sending.run(in_parts).await.0 })
+    }
+
+    /// Returns the server without the guard.
+    pub(super) fn unguarded(client: &Arc<Client>) -> Self {
+        Self::new(Arc::clone(client), None)
+    }
+
+    /// Corrects charges where they were counted: at the server, or here during an outage.
+    pub(super) fn settle(&self, receipt: Receipt) -> StoreFuture<()> {
+        match &self.guard {
+            Some(guard) => guard.settle(receipt, |receipt| settle(&self.client, &receipt)),
+            None => settle(&self.client, &receipt),
+        }
+    }
+
+    /// Marks slots that were taken here during an outage as held.
+    pub(super) fn hold(&self, receipt: &Receipt) {
+        if let Some(guard) = &self.guard {
+            guard.hold(receipt);
+        }
+    }
+
+    /// Renews the leases of slots.
+    pub(super) fn renew(&self, charges: &[Charge<'_>]) -> StoreFuture<()> {
+        let renew = || renew(&self.client, charges);
+        match &self.guard {
+            Some(guard) => guard.call(
+                "the shared store is unavailable: leases are not renewed",
+                renew,
+            ),
+            None => renew(),
+        }
+    }
+
+    /// Resets a key, also as it is counted here.
+    pub(super) fn reset(&self, policy: &Policy, key: &Key) -> StoreFuture<()> {
+        let reset = || reset(&self.client, policy, key);
+        match &self.guard {
+            Some(guard) => guard.reset(policy, key, reset),
+            None => reset(),
+        }
+    }
+
+    /// Returns the denials and the ban of a key.
+    pub(super) fn ban_state(&self, policy: &Policy, key: &Key) -> StoreFuture<Option<BanState>> {
+        let read = || ban_state(&self.client, policy, key);
+        match &self.guard {
+            Some(guard) => guard.ban_state(policy, key, read),
+            None => read(),
+        }
+    }
+
+    /// Returns what the instances share of their top keys.
+    #[cfg(feature = "top-keys")]
+    pub(super) fn shared_top_keys(&self) -> StoreFuture<Vec<Snapshot>> {
+        if self.guard.as_ref().is_some_and(|guard| guard.is_open()) {
+            return StoreFuture::ready(Err(Error::new(
+                ErrorKind::Unavailable,
+                "the shared store is unavailable: only this instance is known",
+            )));
+        }
+        let client = Arc::clone(&self.client);
+        StoreFuture::boxed(async move { fleet_top_keys::read(&client).await })
+    }
+
+    pub(super) fn warnings(&self) -> Vec<Warning> {
+        let mut warnings = self.client.check.warnings();
+        if let Some(guard) = &self.guard {
+            guard.add_warnings(&mut warnings);
+        }
+        warnings
+    }
+
+    pub(super) fn stats(&self) -> Stats {
+        let server = ServerStats::new(self.client.server());
+        #[cfg(feature = "dashboard")]
+        let server = server.with_latency(self.client.metrics.latency());
+        let stats = Stats::default().server(self.client.scheduler.add_load(server));
+        match &self.guard {
+            Some(guard) => guard.add_stats(stats),
+            None => stats,
+        }
+    }
+
+    pub(super) fn health(&self) -> Health {
+        let health = self.guard.as_ref().map(|guard| guard.health());
+        health.unwrap_or_default()
+    }
+
+    /// Returns the guard.
+    pub(super) fn guard(&self) -> Option<&Arc<Guard>> {
+        self.guard.as_ref()
+    }
+}
+
+// === Sending ===
+
+/// A decision that is to be sent. The request is boxed: it is moved many times.
+struct Sending {
+    client: Arc<Client>,
+    request: Box<Request>,
+    charges: SmallVec<[OwnedCharge; 1]>,
+    /// When the deadline began, if that is not when the decision is sent.
+    submitted_at: Option<Timestamp>,
+}
+
+impl Sending {
+    fn new(client: &Arc<Client>, charges: &[Charge<'_>]) -> Self {
+        let waited = waited::so_far();
+        Self {
+            client: Arc::clone(client),
+            request: Box::new(Request::decide(&client.keyspace, charges)),
+            charges: charges.iter().map(Charge::to_owned).collect(),
+            submitted_at: (!waited.is_zero()).then(|| Clock::system().now() - waited),
+        }
+    }
+
+    /// Sends the decision, alone or together with others, and reads it from the reply.
+    async fn run(
+        self,
+        in_parts: DecideInParts,
+    ) -> (Result<Decision, Error>, SmallVec<[OwnedCharge; 1]>) {
+        let Self {
+            client,
+            request,
+            charges,
+            submitted_at,
+        } = self;
+        let takes_slots = charges.iter().any(|charge| takes_slots(&charge.borrow()));
+        let submitted_at = submitted_at.unwrap_or_else(|| Clock::system().now());
+        let reply = if takes_slots {
+            slot_guard::submit(&client, request, &charges, submitted_at).await
+        } else {
+            batch::submit_since(&client, request, submitted_at).await
+        };
+        let result = match reply {
+            Ok(reply) => reply.into_decision(&charges),
+            // The server turned out to be a node of a cluster. Later decisions are split before they are sent.
+            Err(error) if Redirect::of(&error, charges.len()) == Some(Redirect::Split) => {
+                client.note_mode(true);
+                in_parts(Node::unguarded(&client), &charges, submitted_at).await
+            }
+            Err(error) => Err(error),
+        };
+        (result, charges)
+    }
+}
+
+/// Decides without a guard.
+pub(super) fn send(
+    client: &Arc<Client>,
+    charges: &[Charge<'_>],
+    in_parts: DecideInParts,
+) -> StoreFuture<Decision> {
+    if let Some(result) = result_at_once(client, charges) {
+        return StoreFuture::ready(result);
+    }
+    let sending = Sending::new(client, charges);
+    StoreFuture::boxed(async move { sending.run(in_parts).await.0 })
+}
+
+/// Returns the result of a decision that sends nothing; `None` for all others.
+///
+/// It sends nothing if it has no charges, is shed, has too little time left, or cannot use the caller's clock.
+fn result_at_once(client: &Client, charges: &[Charge<'_>]) -> Option<Result<Decision, Error>> {
+    if charges.is_empty() {
+        let now = client.clock.as_ref().unwrap_or(&Clock::system()).now();
+        return Some(Ok(Decision::new(CountedBy::Shared, now, [])));
+    }
+    if let Err(error) = check_clock(client) {
+        client.report_failure(&error);
+        return Some(Err(error));
+    }
+    if waited::is_too_long(client.deadline) {
+        let error = client.timeout_error(Phase::Queue);
+        return Some(Err(error.into_not_executed()));
+    }
+    let shedding = &client.scheduler.shedding;
+    shedding.is_on().then(|| Err(shedding.error()))
+}
+
+/// Checks that the script can store the time of the caller's clock. The server's time is not checked.
+///
+/// # Errors
+///
+/// [`ErrorKind::InvalidConfig`] for a time before 2001 or after 2255.
+pub(super) fn check_clock(client: &Client) -> Result<(), Error> {
+    let now = client.clock.as_ref().map(Clock::now);
+    match now {
+        Some(now) if !STORABLE_MICROS.contains(&now.as_micros()) => Err(Error::new(
+            ErrorKind::InvalidConfig,
+            "the clock given to client_time is before 2001 or after 2255: set it right",
+        )),
+        _ => Ok(()),
+    }
+}
+
+// === Other calls ===
+
+fn settle(client: &Arc<Client>, receipt: &Receipt) -> StoreFuture<()> {
+    if let Err(error) = check_clock(client) {
+        return StoreFuture::ready(Err(error));
+    }
+    let requests = Request::settle_all(&client.keyspace, receipt.settlements());
+    if requests.is_empty() {
+        return StoreFuture::ready(Ok(()));
+    }
+    let client = Arc::clone(client);
+    // Each on its own: the failure of one request does not keep the others from being sent.
+    StoreFuture::boxed(async move {
+        let requests = requests.into_iter().map(|(request, _)| request);
+        let results = join_all(requests.map(|request| batch::submit(&client, request))).await;
+        results.into_iter().try_for_each(|result| result?.check())
+    })
+}
+
+fn renew(client: &Arc<Client>, charges: &[Charge<'_>]) -> StoreFuture<()> {
+    if let Err(error) = check_clock(client) {
+        return StoreFuture::ready(Err(error));
+    }
+    let client = Arc::clone(client);
+    let charges: Vec<OwnedCharge> = charges.iter().map(Charge::to_owned).collect();
+    StoreFuture::boxed(async move { slot_guard::renew(&client, &charges).await })
+}
+
+fn reset(client: &Arc<Client>, policy: &Policy, key: &Key) -> StoreFuture<()> {
+    let client = Arc::clone(client);
+    let mut command = redis::cmd("DEL");
+    for key in client.keyspace.all_keys(policy, key) {
+        command.arg(key.as_slice());
+    }
+    command.arg(client.keyspace.ban_key(policy, key).as_slice());
+    StoreFuture::boxed(async move {
+        batch::run_command(&client, &command).await?;
+        Ok(())
+    })
+}
+
+fn ban_state(client: &Arc<Client>, policy: &Policy, key: &Key) -> StoreFuture<Option<BanState>> {
+    let client = Arc::clone(client);
+    let mut command = redis::cmd("GET");
+    command.arg(client.keyspace.ban_key(policy, key).as_slice());
+    StoreFuture::boxed(async move {
+        match batch::run_command(&client, &command).await? {
+            Value::Nil => Ok(None),
+            Value::BulkString(bytes) => {
+                let state = BanState::from_stored(&bytes, Clock::system().now());
+                state.map(Some).ok_or_else(classify::foreign_value)
+            }
+            _ => Err(malformed()),
+        }
+    })
+}
+
+/// Times that the script can store: from 2001, and below 2^53, where doubles are exact.
+const STORABLE_MICROS: std::ops::Range<u64> = 1_000_000_000_000_000..1 << 53;

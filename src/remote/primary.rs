@@ -1,0 +1,73 @@
+//! A server as its guard sees it.
+
+use std::{sync::Arc, time::Duration};
+
+use crate::{
+    charge::{Charge, Merge},
+    decision::Decision,
+    diagnosis::Warning,
+    error::{Error, ErrorKind},
+    key::Key,
+    resilience::Primary,
+    store::StoreFuture,
+};
+
+use super::{
+    batch,
+    client::Client,
+    cluster::split,
+    node::{check_clock, send},
+    protocol::Request,
+};
+
+impl Primary for Client {
+    fn decide(self: Arc<Self>, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
+        send(&self, charges, split::decide_in_parts)
+    }
+
+    fn merge(self: Arc<Self>, merge: &Merge) -> StoreFuture<()> {
+        if let Err(error) = check_clock(&self) {
+            return StoreFuture::ready(Err(error));
+        }
+        let Some(request) = Request::merge(&self.keyspace, merge) else {
+            return StoreFuture::ready(Ok(()));
+        };
+        // A merge that was made before is denied, which is as good.
+        StoreFuture::boxed(async move { batch::submit(&self, Box::new(request)).await?.check() })
+    }
+
+    fn probe(self: Arc<Self>) -> StoreFuture<()> {
+        if let Err(error) = check_clock(&self) {
+            return StoreFuture::ready(Err(error));
+        }
+        StoreFuture::boxed(async move {
+            self.skip_next_backoff();
+            let request = Request::probe(&self.keyspace, self.probe_identity().as_bytes());
+            let reply = batch::submit(&self, Box::new(request)).await?;
+            if reply.is_admitted() {
+                return Ok(());
+            }
+            Err(Error::new(
+                ErrorKind::ForeignValue,
+                "a key of tollgate's probe holds a value that tollgate did not write",
+            ))
+        })
+    }
+
+    fn serves(&self, key: &Key) -> bool {
+        let owner = self.client_of(key.slot());
+        owner.is_none_or(|owner| std::ptr::eq(&raw const *owner, self))
+    }
+
+    fn deadline(&self) -> Option<Duration> {
+        Some(self.deadline)
+    }
+
+    fn server(&self) -> Option<String> {
+        Client::server(self)
+    }
+
+    fn warnings(&self) -> Vec<Warning> {
+        self.check.warnings()
+    }
+}
