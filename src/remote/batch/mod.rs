@@ -44,6 +44,7 @@ mod scheduler;
 mod send;
 mod shedding;
 #[cfg(test)]
+#[path = "../../../tests/remote/batch_simulation.rs"]
 mod simulation;
 mod submit;
 mod watchdog;
