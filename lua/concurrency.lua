@@ -1,5 +1,5 @@
 -- Concurrency: the slots of requests in flight, each until its lease ends. Twin of src/algorithm/concurrency.rs, and
--- for the leases, which exist only in Redis, of a model in tests/differential.rs.
+-- for the leases, which exist only in Redis, of a model in tests/lua/differential.rs.
 --
 -- KEYS   one per charge: a sorted set
 -- ARGV   takes slots:

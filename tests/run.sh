@@ -12,10 +12,10 @@
 #   TOLLGATE_REDIS62_SERVER   else Redis 6.2, fetched into target/test-servers
 # TOLLGATE_SKIP_VALKEY=1 and TOLLGATE_SKIP_REDIS62=1 do without the last two.
 #
-# Lua tools: luac and luacheck on PATH, installed by apt-get or brew. tests/lua.rs runs them on lua/.
-# promtool: on PATH, installed by apt-get or brew with Prometheus. tests/telemetry.rs runs it on metrics and alerts.
+# Lua tools: luac and luacheck on PATH, installed by apt-get or brew. tests/lua/files.rs runs them on lua/.
+# promtool: on PATH, installed by apt-get or brew with Prometheus. tests/telemetry/metrics.rs runs it on metrics and alerts.
 # Flask and nginx: python3 with the module flask, and nginx on PATH, installed by apt-get, or by brew and pip.
-# tests/served.rs compares what they serve with path patterns. Its head shows how to run the same with Jetty.
+# tests/matching/served.rs compares what they serve with path patterns. Its head shows how to run the same with Jetty.
 # tests/dashboard/behind_nginx.rs puts nginx in front of the dashboard.
 # Chromium: TOLLGATE_CHROMIUM, else chromium or google-chrome on PATH, installed by apt-get.
 # tests/dashboard/browser.rs opens the dashboard in it.

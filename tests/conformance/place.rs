@@ -19,7 +19,7 @@ use tollgate::{
 };
 
 use crate::{
-    servers::{BLOCK_RIGHTS, OPTIONAL_RIGHTS, REGISTRATION_RIGHTS, RIGHTS},
+    remote::servers::{BLOCK_RIGHTS, OPTIONAL_RIGHTS, REGISTRATION_RIGHTS, RIGHTS},
     support::{Authority, Cluster, Sentinels, Server},
 };
 

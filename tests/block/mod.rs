@@ -1,0 +1,3 @@
+//! Keys that an operator denies.
+
+mod blocks;

@@ -1,0 +1,3 @@
+//! Warnings about misconfigurations.
+
+mod warnings;

@@ -1,0 +1,383 @@
+//! Each example runs, and says what its reader is promised.
+
+use std::{
+    env,
+    io::{BufRead, BufReader},
+    net::SocketAddr,
+    path::PathBuf,
+    process::{Child, ChildStdout, Command, Stdio},
+    sync::OnceLock,
+    time::{Duration, Instant},
+};
+
+use http::{Request, Version};
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::net::TcpStream;
+
+use crate::support::Client;
+
+#[test]
+fn every_example_is_run_here() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/examples");
+    let names = std::fs::read_dir(folder).expect("a readable folder");
+    let mut names: Vec<String> = names
+        .map(|entry| entry.expect("a readable entry").path())
+        .map(|path| path.file_stem().expect("a name").display().to_string())
+        .collect();
+    // Alerts and charts are tested with the metrics, rule files by tests/config/rule_files.rs, the gateway by
+    // tests/examples/gateway, and a crate of its own by tests/run.sh.
+    names.retain(|name| {
+        !["gateway", "grafana", "opentelemetry", "prometheus", "rules"].contains(&name.as_str())
+    });
+    names.sort();
+    let tests = include_str!("runs.rs");
+    for name in names {
+        assert!(tests.contains(&format!("\"{name}\"")), "{name} is not run");
+    }
+}
+
+#[test]
+fn axum_handlers_know_what_is_left() {
+    let said = output("axum_handlers");
+    assert_says(
+        &said,
+        &[
+            "/api/reports/1  200 reports left: 1, requests left: 3, least: 1",
+            "/api/reports/2  200 reports left: 0, requests left: 2, least: 0",
+            "  rejected: rate limit reports exceeded, retry in 1800 seconds",
+            "/api/reports/3  429 ",
+            "/api/status     200 requests left: 0",
+            "  rejected: rate limit per-ip exceeded, retry in 15 seconds",
+            "/api/status     429 ",
+            "/health         200 not limited",
+            "TG003: policy per-ip: a request has a header such as X-Forwarded-For",
+        ],
+    );
+    assert_eq!(said.lines().count(), 9);
+}
+
+#[test]
+fn custom_keys_are_counted_apart() {
+    let said = output("custom_key");
+    let statuses: Vec<&str> = said
+        .lines()
+        .filter_map(|line| line.strip_prefix("  ")?.get(21..24))
+        .collect();
+    assert_eq!(
+        statuses,
+        [
+            "200", "200", "429", "200", "404", "200", "200", "429", "200", "200", "200", "429",
+            "200", "200"
+        ]
+    );
+}
+
+// Regression: it read the Host header, which HTTP/2 does not have, so each such request got 404.
+#[tokio::test]
+async fn custom_keys_are_found_in_requests_of_http_1_and_http_2() {
+    let mut running = Running::start_with("custom_key", &["127.0.0.1:0"]);
+    let address = running.address();
+    let mut client = Client::connect(address).await;
+    for status in [200, 200, 429] {
+        client
+            .send("GET / HTTP/1.1\r\nhost: acme.example.com\r\n\r\n")
+            .await;
+        assert_eq!(client.receive().await.status, status);
+    }
+    let stream = TcpStream::connect(address).await.expect("it listens");
+    let (mut client, connection) =
+        http2::handshake::<_, _, String>(TokioExecutor::new(), TokioIo::new(stream))
+            .await
+            .expect("it speaks HTTP/2");
+    tokio::spawn(connection);
+    for (host, status) in [
+        ("ACME.example.com", 429),
+        ("globex.example.com", 200),
+        ("globex.example.com:80", 200),
+        ("globex.example.com", 429),
+        ("localhost", 404),
+    ] {
+        let request = Request::get(format!("http://{host}/")).body(String::new());
+        let request = request.expect("it is well formed");
+        let answer = client.send_request(request).await.expect("it answers");
+        assert_eq!(answer.status(), status, "{host}");
+        assert_eq!(answer.version(), Version::HTTP_2);
+    }
+}
+
+#[tokio::test]
+async fn dashboard_shows_the_demo_load_to_who_has_a_token() {
+    let mut running = Running::start("dashboard");
+    let address = running.address();
+    let token = running.line_with("and sign in with ");
+    let (token, _) = token.split_once(" or ").expect("two tokens");
+    let mut client = Client::connect(address).await;
+    let mut get = async |path: &str, headers: &str| {
+        let request = format!("GET {path} HTTP/1.1\r\nhost: {address}\r\n{headers}\r\n");
+        client.send(&request).await;
+        client.receive().await
+    };
+    let page = get("/ops/limits", "").await;
+    assert_eq!(page.status, 200);
+    assert!(page.body.contains("<title>tollgate</title>"));
+    assert_eq!(get("/ops/limits/api/state", "").await.status, 401);
+    let known = "authorization: Bearer look-at-the-limits\r\n";
+    assert_eq!(get("/ops/limits/api/state", known).await.status, 401);
+    let token = format!("authorization: Bearer {token}\r\n");
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        let state = get("/ops/limits/api/state", &token).await;
+        assert_eq!(state.status, 200);
+        let state: serde_json::Value = serde_json::from_str(&state.body).expect("JSON");
+        let decisions = state["decisions"].as_array().expect("a list").iter();
+        let denied: u64 = decisions.filter_map(|row| row["totals"][1].as_u64()).sum();
+        if denied > 0 {
+            break;
+        }
+        assert!(Instant::now() < deadline, "{state}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[test]
+fn fallback_keeps_each_outage_choice() {
+    let said = output("fallback");
+    assert_says(
+        &said,
+        &[
+            "mode=degraded",
+            "Allow: 200 (Nobody)",
+            "Local: 200 (Fallback)",
+            "Deny: 503 (Nobody)",
+            "Local: 429 (Fallback)",
+            " decisions without Redis",
+        ],
+    );
+}
+
+#[test]
+fn hyper_server_denies_the_third_request() {
+    let said = output("hyper_server");
+    assert_eq!(
+        said,
+        "HTTP/1.1 200 OK; x-ratelimit-remaining: 1\n\
+         HTTP/1.1 200 OK; x-ratelimit-remaining: 0\n\
+         HTTP/1.1 429 Too Many Requests; x-ratelimit-remaining: 0\n"
+    );
+}
+
+#[test]
+fn jobs_are_refused_in_their_own_words() {
+    assert_eq!(
+        output("jobs"),
+        "acme    15 pages: printing\n\
+         acme    10 pages: quota exceeded, retry in 5 s\n\
+         globex   3 pages: printing\n\
+         both printers are in use\n\
+         globex   3 pages: all printers are busy\n\
+         the first print is done\n\
+         globex  13 pages: paper jam\n\
+         globex  17 pages: printing\n"
+    );
+}
+
+#[tokio::test]
+async fn metrics_are_scraped_and_scrapes_are_not_limited() {
+    let mut running = Running::start("metrics_prometheus");
+    let address = running.address();
+    let mut client = Client::connect(address).await;
+    for status in [200, 200, 200, 429] {
+        assert_eq!(client.get("/").await.status, status);
+    }
+    let metrics = client.get("/metrics").await;
+    assert_eq!(metrics.status, 200);
+    let labels = r#"policy="per-ip",tier="none",mode="enforced""#;
+    let counted = |outcome, count| {
+        format!(
+            "tollgate_decisions_total{{{labels},outcome=\"{outcome}\",counted_by=\"in_process\"}} {count}"
+        )
+    };
+    for line in [
+        counted("allowed", 3),
+        counted("limited", 1),
+        r#"tollgate_keys{limiter="web"} 1"#.to_owned(),
+    ] {
+        assert!(metrics.body.contains(&line), "{line} in {}", metrics.body);
+    }
+}
+
+#[tokio::test]
+async fn quickstart_serves_ten_requests() {
+    let mut running = Running::start("quickstart");
+    let address = running.address();
+    let mut client = Client::connect(address).await;
+    let mut statuses = Vec::new();
+    for _ in 0..11 {
+        statuses.push(client.get("/").await.status);
+    }
+    assert_eq!(statuses, [&[200; 10][..], &[429]].concat());
+}
+
+#[test]
+fn tiers_are_looked_up_once_and_outlive_their_database() {
+    assert_says(
+        &output("tiers"),
+        &[
+            "  free-1  /users      200 OK  limit 60    left 59",
+            "  pro-1   /users      200 OK  limit 1000  left 999",
+            "  pro-1   /reports/7  200 OK  limit 1000  left 979",
+            "  pro-1   /health     200 OK  limit none  left -",
+            "2 lookups",
+            "  pro-2   /users      200 OK  limit 60    left 59",
+        ],
+    );
+}
+
+#[test]
+fn several_policies_are_charged_together() {
+    let said = output("several_policies");
+    assert_says(
+        &said,
+        &[
+            "ada /search          200              0, 2, 97",
+            "ada /search          429 by user      0, 2, 97",
+            "bob /search          429 by route     0, 0, 95",
+            "bob /items/7         200              0, 0, 94",
+        ],
+    );
+}
+
+#[test]
+fn tonic_client_sees_that_its_quota_is_exhausted() {
+    let said = output("tonic_server");
+    let (status, wait) = said.split_once("\nretry in ").expect("a wait");
+    assert_eq!(
+        status,
+        "hello ada\n\
+         hello bob\n\
+         ResourceExhausted: rate limit per-ip exceeded, retry in 30 seconds"
+    );
+    let wait: f64 = wait.trim_end_matches("s\n").parse().expect("seconds");
+    assert!((29.0..=30.0).contains(&wait), "{wait}");
+}
+
+#[test]
+fn tower_stack_charges_what_it_lets_through() {
+    let said = output("tower_stack");
+    assert_says(
+        &said,
+        &[
+            "  /quick   200 OK, left: 4",
+            "  /slow    504 Gateway Timeout, left: ",
+            "  /slow    503 Service Unavailable, left: no header",
+            "  /quick   200 OK, left: 0",
+            "  /quick   429 Too Many Requests, left: 0",
+        ],
+    );
+}
+
+// === Helpers ===
+
+/// What an example prints until its end.
+#[track_caller]
+fn output(name: &str) -> String {
+    let output = command(name).output().expect("it runs");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{name}: {errors}");
+    String::from_utf8(output.stdout).expect("it prints text")
+}
+
+/// Each piece is there, after the one before.
+#[track_caller]
+fn assert_says(said: &str, pieces: &[&str]) {
+    let mut rest = said;
+    for piece in pieces {
+        let at = rest.find(piece);
+        let at = at.unwrap_or_else(|| panic!("{piece:?} is not in its place in\n{said}"));
+        rest = &rest[at + 1..];
+    }
+}
+
+pub(crate) fn command(name: &str) -> Command {
+    let mut command = Command::new(folder().join(name));
+    command.env_remove("REDIS_URL").env_remove("RUST_LOG");
+    command
+}
+
+/// Where the examples lie, once they are built: they need not be, or may be old, when only this suite was asked for.
+fn folder() -> &'static PathBuf {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(|| {
+        let mut build = Command::new(env!("CARGO"));
+        build
+            .args(["build", "--quiet", "--all-features", "--examples"])
+            .current_dir(env!("CARGO_MANIFEST_DIR"));
+        if !cfg!(debug_assertions) {
+            build.arg("--release");
+        }
+        let built = build.output().expect("cargo runs");
+        let errors = String::from_utf8_lossy(&built.stderr);
+        assert!(built.status.success(), "{errors}");
+        let suite = env::current_exe().expect("it has a path");
+        let target = suite.parent().and_then(|deps| deps.parent());
+        target.expect("it lies in target/*/deps").join("examples")
+    })
+}
+
+/// An example that serves until it is killed.
+struct Running {
+    child: Child,
+    /// Kept open: it prints more.
+    output: BufReader<ChildStdout>,
+}
+
+impl Running {
+    fn start(name: &str) -> Self {
+        Self::start_with(name, &[])
+    }
+
+    fn start_with(name: &str, arguments: &[&str]) -> Self {
+        let child = command(name)
+            .args(arguments)
+            .env("PORT", "0")
+            .stdout(Stdio::piped())
+            .spawn();
+        let mut child = child.expect("it runs");
+        let output = child.stdout.take().expect("it is piped");
+        Self {
+            child,
+            output: BufReader::new(output),
+        }
+    }
+
+    /// The rest of the next line that begins like this.
+    fn line_with(&mut self, start: &str) -> String {
+        loop {
+            let mut line = String::new();
+            let read = self.output.read_line(&mut line).expect("text");
+            assert!(read > 0, "it ended before {start:?}");
+            if let Some(rest) = line.strip_prefix(start) {
+                return rest.trim_end().to_owned();
+            }
+        }
+    }
+
+    /// The address in the first line that it prints.
+    fn address(&mut self) -> SocketAddr {
+        let mut line = String::new();
+        let read = self.output.read_line(&mut line);
+        read.expect("it prints text");
+        let (_, rest) = line.split_once("http://").expect("it tells its address");
+        let address = rest.split(',').next().and_then(|text| text.parse().ok());
+        address.expect("it is an address")
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

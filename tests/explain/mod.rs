@@ -1,0 +1,3 @@
+//! Explanations: why a client was limited.
+
+mod explanations;

@@ -1,0 +1,4 @@
+//! Rate limit headers.
+
+mod families;
+mod reason;

@@ -1,0 +1,5 @@
+//! The scripts in `lua/`: as files, as Redis commands, and beside their Rust twins.
+
+mod differential;
+mod files;
+mod scripts;

@@ -1,0 +1,4 @@
+//! Conditions on requests, and equivalent spellings of a path, a method and a host.
+
+pub(crate) mod served;
+mod spellings;

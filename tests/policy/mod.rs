@@ -1,0 +1,3 @@
+//! Penalties of policies.
+
+mod penalties;

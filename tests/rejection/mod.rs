@@ -1,0 +1,4 @@
+//! Responses to rejected requests.
+
+mod denials;
+mod grpc;

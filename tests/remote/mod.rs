@@ -1,0 +1,15 @@
+//! The Redis store: its servers, connections, credentials and clusters.
+
+mod cluster;
+mod cluster_split;
+mod cluster_stuck;
+mod credentials;
+mod keys;
+mod lanes;
+mod network;
+mod refused;
+mod registration;
+mod sentinel;
+pub(crate) mod servers;
+mod short_runtimes;
+mod tls;

@@ -1,0 +1,3 @@
+//! Metrics.
+
+mod metrics;

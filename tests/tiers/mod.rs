@@ -1,0 +1,3 @@
+//! Other quotas for some callers.
+
+mod tiers;
