@@ -1,4 +1,4 @@
-//! Every integration test, in one binary: it links once.
+//! The tests that need servers or other programs, in one binary: it links once. `in_process/` has the tests that need none.
 //!
 //! A room has the name of the folder of `src/`, `lua/` or `examples/` that it tests. Rooms of their own: `conformance` (each
 //! behaviour by each algorithm on each store), `fleet` (several instances or processes), and `whole` (the whole crate).
@@ -11,9 +11,7 @@
     reason = "tests report what they measured, and their numbers are small"
 )]
 
-mod algorithm;
 mod block;
-mod builder;
 mod call;
 mod clock;
 mod config;
@@ -24,14 +22,12 @@ mod examples;
 mod explain;
 mod extract;
 mod fleet;
-mod headers;
 mod hold;
 mod lua;
 mod matching;
 mod memory;
 mod middleware;
 mod policy;
-mod rejection;
 mod remote;
 mod resilience;
 mod rules;

@@ -1,5 +1,4 @@
-//! Wall clocks that are wrong, and clocks that are set while a process runs.
+//! Wall clocks that are wrong when a process starts.
 
-mod steps;
 #[cfg(target_os = "linux")]
 mod wall_clock;

@@ -1,7 +1,3 @@
-//! Rules in files and in Redis: what they mean, their faults, and how a running service replaces them.
+//! Rules in Redis that all instances share.
 
-mod bounds;
-mod reloading;
-mod rule_files;
 mod shared;
-mod watch;

@@ -1,3 +1,5 @@
-//! Warnings about misconfigurations.
+//! Warnings about the Redis server.
 
-mod warnings;
+#[path = "../in_process/diagnosis/app.rs"]
+mod app;
+mod server_warnings;

@@ -1,4 +1,4 @@
-//! The programs in `examples/`: each runs, and does what its reader is promised.
+//! The programs in `examples/`: each runs, and does what its docs promise.
 
 mod gateway;
 mod runs;

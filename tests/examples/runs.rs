@@ -25,7 +25,7 @@ fn every_example_is_run_here() {
         .map(|entry| entry.expect("a readable entry").path())
         .map(|path| path.file_stem().expect("a name").display().to_string())
         .collect();
-    // Alerts and charts are tested with the metrics, rule files by tests/config/rule_files.rs, the gateway by
+    // Alerts and charts are tested with the metrics, rule files by tests/in_process/config/rule_files.rs, the gateway by
     // tests/examples/gateway, and a crate of its own by tests/run.sh.
     names.retain(|name| {
         !["gateway", "grafana", "opentelemetry", "prometheus", "rules"].contains(&name.as_str())

@@ -1,9 +1,3 @@
-//! Keys from requests, and attempts to pass for another client.
+//! Keys that are looked up.
 
-mod client_ip;
-mod combined;
-mod extractors;
 mod lookups;
-mod repeated_keys;
-mod routes;
-mod values;

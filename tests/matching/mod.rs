@@ -1,4 +1,5 @@
-//! Conditions on requests, and equivalent spellings of a path, a method and a host.
+//! Equivalent spellings of a path, as real servers read them.
 
 pub(crate) mod served;
-mod spellings;
+#[path = "../in_process/matching/spellings/steps.rs"]
+mod steps;

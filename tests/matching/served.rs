@@ -23,10 +23,8 @@ use axum::{Router, routing::get};
 use http::uri::PathAndQuery;
 use tollgate::matching::{Match, PathPattern};
 
-use crate::{
-    matching::spellings::steps::STEPS,
-    support::{Nginx, Random},
-};
+use super::steps::STEPS;
+use crate::support::{Nginx, Random};
 
 #[test]
 fn no_spelling_that_axum_serves_is_missed() {

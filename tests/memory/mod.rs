@@ -1,8 +1,3 @@
-//! The in-process store: bounds on memory, and exact results at those bounds.
+//! The in-process store: its memory, measured at the allocator.
 
-mod algorithms;
 mod bounds;
-mod capacity;
-mod hot_key;
-mod in_flight;
-mod logs;

@@ -13,7 +13,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use super::launch::fresh_directory;
+use super::in_process::folder::fresh_directory;
 
 /// A page in a browser of its own, which knows no address but those of this machine, and calls it `ops.test` too.
 ///

@@ -1,6 +1,5 @@
 //! Starts server processes, and waits until they are ready.
 
-use std::env;
 use std::fs::{self, File};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, BufRead, BufReader, Write};
@@ -8,9 +7,10 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{self, Child, Command};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use super::in_process::folder::fresh_directory;
 
 /// The settings to start one server, and the directory that it may write to.
 pub(super) struct Launch {
@@ -191,20 +191,6 @@ fn major_version(binary: &Path) -> u32 {
     text.split_once("v=")
         .and_then(|(_, version)| version.split('.').next()?.parse().ok())
         .unwrap_or_else(|| panic!("{} tells no version: {text}", binary.display()))
-}
-
-pub(super) fn fresh_directory() -> PathBuf {
-    static COUNT: AtomicUsize = AtomicUsize::new(0);
-    loop {
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let path = env::temp_dir().join(format!("tollgate-{}-{count}", process::id()));
-        match fs::create_dir(&path) {
-            Ok(()) => return path,
-            // left by an earlier process with the same id
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(error) => panic!("cannot create {}: {error}", path.display()),
-        }
-    }
 }
 
 /// Ends these processes, and removes these directories, once this process has ended.

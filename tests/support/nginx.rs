@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::{
-    folder::Folder,
+    in_process::Folder,
     launch::{end, free_port, loopback},
 };
 

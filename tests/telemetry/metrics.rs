@@ -28,7 +28,8 @@ use tollgate::{
 };
 use tower::{Layer, ServiceExt, service_fn};
 
-use crate::{resilience::breaker::Full, support::Server};
+use super::full::Full;
+use crate::support::Server;
 
 // === What is exported ===
 

@@ -1,3 +1,5 @@
 //! Metrics.
 
+#[path = "../in_process/resilience/full.rs"]
+mod full;
 mod metrics;

@@ -1,3 +1,5 @@
 //! Other quotas for some callers.
 
+#[path = "../in_process/tiers/callers.rs"]
+mod callers;
 mod tiers;

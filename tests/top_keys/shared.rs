@@ -14,7 +14,7 @@ use tollgate::{
 use crate::{
     fleet::shares::{HUNG, idle, until_degraded, until_shared},
     support::{Cluster, Random, Server},
-    top_keys::counts::{Exact, START, assert_bounds, policy, record},
+    top_keys::exact::{Exact, START, assert_bounds, policy, record},
 };
 
 /// Longer than the default, so that a loaded machine does not look like an outage.

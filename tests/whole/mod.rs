@@ -1,5 +1,3 @@
-//! What holds for the whole crate: its architecture, complete lists, and the environment of the tests.
+//! The environment of the tests does what they rely on.
 
-mod architecture;
-mod lists;
 mod support;

@@ -2,10 +2,10 @@
 //!
 //! `cargo run --release --ignore-rust-version --bin spoof -- [--all] [--express DIR] [--seconds 0.2]`
 //!
-//! The requests are those of tollgate's test, `tests/extract/client_ip/cases.rs`. The table has the requests on which another
+//! The requests are those of tollgate's test, `tests/in_process/extract/client_ip/cases.rs`. The table has the requests on which another
 //! crate differs from tollgate; with `--all` it has every request.
 
-#[path = "../../../../tests/extract/client_ip/cases.rs"]
+#[path = "../../../../tests/in_process/extract/client_ip/cases.rs"]
 mod cases;
 
 use std::{

@@ -1,4 +1,0 @@
-//! Wrong settings: where they fail, and what the error contains.
-
-mod bad_input;
-mod wording;

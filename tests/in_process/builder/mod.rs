@@ -1,0 +1,5 @@
+//! Wrong settings: where they fail, and what the error contains.
+
+#[cfg(feature = "redis")]
+mod bad_input;
+mod wording;

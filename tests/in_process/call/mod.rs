@@ -1,0 +1,3 @@
+//! The layer for Tower services without HTTP.
+
+mod calls;

@@ -1,0 +1,3 @@
+//! Clocks that are set while a process runs.
+
+mod steps;

@@ -1,0 +1,4 @@
+//! Warnings about misconfigurations.
+
+mod app;
+mod warnings;

@@ -1,0 +1,3 @@
+//! Conditions on requests, and equivalent spellings of a path, a method and a host.
+
+mod spellings;

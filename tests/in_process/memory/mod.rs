@@ -1,0 +1,7 @@
+//! The in-process store: bounds on memory, and exact results at those bounds.
+
+mod algorithms;
+mod capacity;
+mod hot_key;
+mod in_flight;
+mod logs;

@@ -1,0 +1,5 @@
+//! Responses to rejected requests.
+
+mod denials;
+#[cfg(feature = "grpc")]
+mod grpc;

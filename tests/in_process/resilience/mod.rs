@@ -1,0 +1,4 @@
+//! Outages: the breaker.
+
+mod breaker;
+mod full;

@@ -1,0 +1,3 @@
+//! Which requests a policy counts.
+
+mod requests;

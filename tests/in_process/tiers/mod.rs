@@ -1,0 +1,4 @@
+//! Other quotas for some callers.
+
+mod callers;
+mod tiers;

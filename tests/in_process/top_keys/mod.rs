@@ -1,0 +1,5 @@
+//! The keys that are denied most often.
+
+mod counts;
+mod exact;
+mod snapshots;

@@ -1,0 +1,4 @@
+//! What holds for the whole crate: its architecture, and complete lists.
+
+mod architecture;
+mod lists;

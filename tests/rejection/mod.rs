@@ -1,4 +1,0 @@
-//! Responses to rejected requests.
-
-mod denials;
-mod grpc;

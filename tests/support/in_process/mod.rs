@@ -1,0 +1,12 @@
+//! What tests without servers need as well. [`Client`] asks a web server over one connection. [`Folder`] holds the files of a
+//! test. [`logged`] returns the events that a test logged. [`Random`] makes numbers from a seed.
+
+pub(crate) mod folder;
+mod http;
+pub(crate) mod log;
+mod random;
+
+pub(crate) use self::folder::Folder;
+pub(crate) use self::http::{Client, Reply};
+pub(crate) use self::log::logged;
+pub(crate) use self::random::Random;
