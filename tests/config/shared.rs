@@ -600,7 +600,7 @@ async fn documented_rights_are_enough_for_rules_and_each_is_needed() {
 }
 
 #[tokio::test]
-async fn instances_of_a_cluster_share_rules_whatever_node_they_are_given() {
+async fn instances_of_a_cluster_share_rules_through_any_node() {
     let cluster = Cluster::shared(3);
     let prefix = "instances_of_a_cluster_share_rules";
     let mut all: Vec<Instance> = cluster
@@ -651,7 +651,7 @@ async fn pool_and_sentinels_share_rules_too() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn nobody_is_locked_out_or_let_off_while_a_fleet_takes_a_hundred_sets_under_load() {
+async fn hundred_rule_sets_neither_block_nor_free_a_client_of_a_fleet_under_load() {
     let server = Server::start();
     let mut instances = [Instance::start(server.url()), Instance::start(server.url())];
     let limits = [500, 1_000]

@@ -16,7 +16,7 @@ use super::{
 };
 
 by_every_way! { by_itself, {
-    limit_passes_at_once_and_the_next_is_told_when_to_come
+    whole_limit_passes_at_once_and_the_next_request_gets_a_wait
     greedy_caller_gets_exactly_the_quota
     weighted_cost_takes_that_much
     cost_above_the_limit_can_never_pass
@@ -24,16 +24,16 @@ by_every_way! { by_itself, {
     reset_starts_afresh
     keys_and_policies_do_not_touch_each_other
     denial_by_it_charges_none_of_the_others
-    answers_about_one_state_agree_on_the_reset
+    decisions_on_one_state_agree_on_the_reset
     state_is_worth_nothing_from_the_reset_on
-    clock_that_is_set_back_forgives_nobody
+    clock_that_is_set_back_forgives_no_debt
     denied_attempt_that_counts_keeps_the_caller_out
     attempt_that_another_policy_denies_counts_when_asked_to
     concurrent_callers_are_admitted_exactly_the_limit
     key_outlives_what_it_owes_and_no_crowd_drives_it_out
 } }
 
-async fn limit_passes_at_once_and_the_next_is_told_when_to_come(trial: Trial) {
+async fn whole_limit_passes_at_once_and_the_next_request_gets_a_wait(trial: Trial) {
     let (way, ada) = (trial.way, trial.count("ada"));
     let stands = |taken| Usage::new(way.limit, way.limit - taken, START + (way.all_back)(taken));
     for taken in 1..=way.limit {
@@ -194,7 +194,7 @@ pub(super) async fn denial_by_it_charges_none_of_the_others(trial: Trial) {
     assert!(check(&limiter, &charges).await.is_allowed());
 }
 
-async fn answers_about_one_state_agree_on_the_reset(trial: Trial) {
+async fn decisions_on_one_state_agree_on_the_reset(trial: Trial) {
     let (way, ada) = (trial.way, trial.count("ada"));
     let all = usage(&ada.take(3).await).reset_at;
     assert_eq!(all, START + (way.all_back)(3));
@@ -234,7 +234,7 @@ async fn state_is_worth_nothing_from_the_reset_on(trial: Trial) {
     }
 }
 
-async fn clock_that_is_set_back_forgives_nobody(trial: Trial) {
+async fn clock_that_is_set_back_forgives_no_debt(trial: Trial) {
     let (way, clock, ada) = (trial.way, &trial.place.clock, trial.count("ada"));
     ada.spend(way.limit).await;
     for back in [30, 86_400].map(Duration::from_secs) {

@@ -15,7 +15,7 @@ use super::{
 
 by_every_way! { changes, {
     changed_limit_keeps_what_was_used
-    changed_limit_lets_nobody_wait_longer_than_it_would_itself
+    wait_under_a_changed_limit_is_at_most_the_wait_of_the_new_limit
     limit_that_is_changed_there_and_back_forgives_nothing
     peek_by_a_changed_limit_stores_nothing
     denied_attempts_that_counted_make_no_debt_beyond_the_limit
@@ -54,7 +54,7 @@ async fn changed_limit_keeps_what_was_used(trial: Trial) {
     }
 }
 
-async fn changed_limit_lets_nobody_wait_longer_than_it_would_itself(trial: Trial) {
+async fn wait_under_a_changed_limit_is_at_most_the_wait_of_the_new_limit(trial: Trial) {
     let way = trial.way;
     for (number, change) in way.changes.iter().enumerate() {
         let (old, new) = (format!("old-{number}"), format!("new-{number}"));

@@ -12,7 +12,7 @@ use super::{
 };
 
 by_every_way! { refunds, {
-    nothing_passes_over_the_limit_in_whatever_order_charges_are_given_back
+    nothing_passes_over_the_limit_in_any_order_of_refunds
     charge_given_back_at_once_is_all_there_again
     refund_gives_no_more_than_its_charge_weighs
 } }
@@ -80,7 +80,7 @@ async fn refund_gives_no_more_than_its_charge_weighs(trial: Trial) {
     assert_eq!(count.left().await, way.limit);
 }
 
-async fn nothing_passes_over_the_limit_in_whatever_order_charges_are_given_back(trial: Trial) {
+async fn nothing_passes_over_the_limit_in_any_order_of_refunds(trial: Trial) {
     let way = trial.way;
     let count = trial.count("ada");
     let (mut random, mut moment) = (Random(7), START);

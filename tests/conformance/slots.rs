@@ -36,7 +36,7 @@ on_every_store! { slots, crate::conformance::ways::Trial::of_slots, {
     release_frees_its_own_slots_only
     release_after_the_lease_has_ended_frees_nothing_of_others
     release_of_what_was_forgotten_frees_nothing_of_others
-    slots_are_given_back_whatever_the_request_cost
+    slots_are_released_at_every_cost_of_a_request
     held_slots_are_given_back_when_the_hold_is_dropped
     slots_whose_holder_is_gone_come_back_by_their_lease
     renewed_slots_stay_taken
@@ -45,7 +45,7 @@ on_every_store! { slots, crate::conformance::ways::Trial::of_slots, {
 // === Behaviours of all algorithms ===
 
 /// A denied request may retry at once: a slot is free when a request ends, and that time is unknown.
-pub(super) async fn limit_passes_at_once_and_the_next_is_told_when_to_come(trial: Trial) {
+pub(super) async fn whole_limit_passes_at_once_and_the_next_request_gets_a_wait(trial: Trial) {
     let (way, ada) = (trial.way, trial.count("ada"));
     let mut receipts = Vec::new();
     for taken in 1..=way.limit {
@@ -111,7 +111,7 @@ pub(super) async fn weighted_cost_takes_that_much(trial: Trial) {
 }
 
 /// The reset is unknown, so all report the time of the decision.
-pub(super) async fn answers_about_one_state_agree_on_the_reset(trial: Trial) {
+pub(super) async fn decisions_on_one_state_agree_on_the_reset(trial: Trial) {
     let (way, ada) = (trial.way, trial.count("ada"));
     let receipts = ada.borrow_each(3).await;
     for part in [0, 1, 2, 500, 999] {
@@ -148,7 +148,7 @@ pub(super) async fn state_is_worth_nothing_from_the_reset_on(trial: Trial) {
     }
 }
 
-pub(super) async fn clock_that_is_set_back_forgives_nobody(trial: Trial) {
+pub(super) async fn clock_that_is_set_back_forgives_no_debt(trial: Trial) {
     let (way, clock, ada) = (trial.way, &trial.place.clock, trial.count("ada"));
     let mut receipts = ada.borrow_each(way.limit).await;
     for back in [30, 86_400].map(Duration::from_secs) {
@@ -282,7 +282,7 @@ pub(super) async fn changed_limit_keeps_what_was_used(trial: Trial) {
 }
 
 /// Once the requests in flight have ended, the old limit has no effect.
-pub(super) async fn changed_limit_lets_nobody_wait_longer_than_it_would_itself(trial: Trial) {
+pub(super) async fn wait_under_a_changed_limit_is_at_most_the_wait_of_the_new_limit(trial: Trial) {
     for (number, change) in trial.way.changes.iter().enumerate() {
         let (old, new) = (format!("old-{number}"), format!("new-{number}"));
         let receipts = trial.count(&old).borrow_each(trial.way.limit).await;
@@ -361,7 +361,7 @@ async fn release_of_what_was_forgotten_frees_nothing_of_others(trial: Trial) {
 }
 
 /// The actual cost of a request changes other policies. Its slots are released in any case.
-async fn slots_are_given_back_whatever_the_request_cost(trial: Trial) {
+async fn slots_are_released_at_every_cost_of_a_request(trial: Trial) {
     let slots = trial.way.policy("slots");
     let bucket = Policy::new("bucket", Quota::per_day(100));
     let limiter = trial.place.limiter(&[&slots, &bucket]);
@@ -455,9 +455,7 @@ async fn renewed_slots_stay_taken(trial: Trial) {
 }
 
 /// Only the present number counts: earlier charges do not.
-pub(super) async fn nothing_passes_over_the_limit_in_whatever_order_charges_are_given_back(
-    trial: Trial,
-) {
+pub(super) async fn nothing_passes_over_the_limit_in_any_order_of_refunds(trial: Trial) {
     let (limit, ada) = (trial.way.limit, trial.count("ada"));
     let (mut random, mut open, mut in_flight, mut denied) = (Random(7), Vec::new(), 0, 0);
     for _ in 0..600 {

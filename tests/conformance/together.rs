@@ -19,7 +19,7 @@ on_every_store! { together, std::convert::identity, {
     leaky_bucket_spaces_requests_evenly
     window_of_the_first_hit_is_exactly_as_long_as_its_length
     long_windows_and_logs_count_in_ticks
-    every_policy_tells_its_state_in_order
+    every_policy_returns_its_state_in_order
     sixteen_policies_are_decided_together
     hostile_keys_are_counted_apart
     one_key_charged_twice_in_one_decision_is_refused
@@ -85,7 +85,7 @@ async fn long_windows_and_logs_count_in_ticks(place: Place) {
     ada.comes_back(1, back).await;
 }
 
-async fn every_policy_tells_its_state_in_order(place: Place) {
+async fn every_policy_returns_its_state_in_order(place: Place) {
     let mut policies: Vec<Policy> = WAYS.iter().map(|way| way.policy(way.name)).collect();
     for _ in 0..2 {
         let limiter = place.limiter(&policies.iter().collect::<Vec<_>>());

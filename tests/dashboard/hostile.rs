@@ -67,7 +67,7 @@ async fn body_that_is_too_long_is_refused_even_if_its_length_is_unknown() {
 }
 
 #[tokio::test]
-async fn refused_body_is_answered_with_what_to_send() {
+async fn response_to_a_refused_body_describes_a_valid_one() {
     let layer = layer();
     let router: Router = guarded(Dashboard::builder(&layer)).router();
     for (path, body, fault) in [

@@ -282,7 +282,7 @@ async fn key_with_its_full_quota_has_a_state_while_anything_is_known_of_it() {
 }
 
 #[tokio::test]
-async fn store_that_cannot_answer_is_reported_without_its_causes() {
+async fn store_that_fails_is_reported_without_its_causes() {
     let layer = RateLimitLayer::builder()
         .policy(Policy::new("api", Quota::per_hour(3)).key(Header::new("x-caller")))
         .store(Broken(ErrorKind::Connect))

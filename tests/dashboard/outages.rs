@@ -18,7 +18,7 @@ use crate::support::Server;
 const RULES: &str = "rules:\n  - id: api\n    key: { header: x-caller }\n    limit: 3/hour\n";
 
 #[tokio::test]
-async fn every_path_answers_in_time_while_redis_does_not() {
+async fn every_path_responds_in_time_while_redis_does_not() {
     let server = Server::start();
     let rules = RuleSet::parse(Format::Yaml, RULES).expect("rules");
     let (layer, handle) = RateLimitLayer::builder()

@@ -44,7 +44,7 @@ async fn client_with_wrong_tokens_has_to_wait_and_the_right_one_works_for_others
 }
 
 #[tokio::test]
-async fn no_path_tells_a_right_token_to_a_client_that_has_to_wait() {
+async fn no_path_confirms_a_valid_token_to_a_client_that_has_to_wait() {
     let (router, _) = dashboard();
     for number in 0..11 {
         ask_from(&router, "2001:db8::1", &wrong(number)).await;
@@ -117,7 +117,7 @@ async fn clients_without_an_address_share_a_limit() {
 }
 
 #[tokio::test]
-async fn clients_are_told_apart_as_the_application_does() {
+async fn clients_are_distinguished_by_the_key_of_the_application() {
     let layer = layer();
     let builder = Dashboard::builder(&layer).client_key(Header::new("x-client"));
     let router: Router = guarded(builder).router();

@@ -19,7 +19,7 @@ use super::app::{PLENTY, app, ask, builder, codes, get_root, warnings};
 use crate::support::{Mode, Proxy, Server, logged};
 
 #[tokio::test]
-async fn server_that_evicts_keys_is_told_once() {
+async fn server_that_evicts_keys_is_reported_once() {
     let arguments = ["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"];
     let server = Server::start_with(&arguments);
     server.flush_stats();
@@ -47,7 +47,7 @@ async fn server_that_evicts_keys_is_told_once() {
 
 // Regression: the question was bounded by a timer of the runtime, which panics where there are none.
 #[test]
-fn server_that_evicts_keys_is_told_on_a_runtime_without_timers() {
+fn server_that_evicts_keys_is_reported_on_a_runtime_without_timers() {
     let arguments = ["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"];
     let server = Server::start_with(&arguments);
     let policy = Policy::new("evicted", Quota::per_hour(100));
@@ -125,7 +125,7 @@ async fn server_without_a_limit_on_memory_or_without_eviction_is_fine() {
 }
 
 #[tokio::test]
-async fn server_that_may_not_be_asked_goes_on_without_a_word() {
+async fn server_that_denies_info_is_used_without_a_warning() {
     let server = Server::start_with(&["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"]);
     server.command(&[
         "ACL", "SETUSER", "plain", "on", ">secret", "~*", "+@all", "-info",
@@ -146,7 +146,7 @@ async fn server_that_may_not_be_asked_goes_on_without_a_word() {
 }
 
 #[tokio::test]
-async fn server_whose_clock_is_far_off_is_told_once() {
+async fn server_whose_clock_is_far_off_is_reported_once() {
     for (offset, said) in [
         (-7_200, Some("behind this process'")),
         (-4, None),
@@ -178,7 +178,7 @@ async fn server_whose_clock_is_far_off_is_told_once() {
 }
 
 #[tokio::test]
-async fn answer_that_came_late_is_no_clock_that_is_ahead() {
+async fn late_reply_is_not_taken_for_a_clock_that_is_ahead() {
     let server = Server::start();
     let proxy = Proxy::start(server.address()).await;
     let layer = redis_layer(&proxy.url());

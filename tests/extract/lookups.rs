@@ -681,7 +681,7 @@ async fn request_that_a_rule_refuses_anyway_is_not_looked_up_to_the_end() {
 // === What is not found ===
 
 #[tokio::test(start_paused = true)]
-async fn key_that_is_late_or_failed_is_what_the_rule_says_of_missing_ones() {
+async fn late_or_failed_key_follows_the_rules_choice_for_missing_keys() {
     for (choice, expected) in [
         (OnMissingKey::Reject, [503, 503, 400]),
         (OnMissingKey::Share, [200, 200, 200]),
@@ -714,7 +714,7 @@ async fn key_that_is_late_or_failed_is_what_the_rule_says_of_missing_ones() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn request_waits_as_long_as_the_layer_says_and_no_longer() {
+async fn request_waits_for_the_timeout_of_the_layer_and_no_longer() {
     for (timeout, expected) in [(None, 100), (Some(Duration::from_millis(30)), 30)] {
         let rules = ["one", "two"].map(|name| {
             let rule = Policy::new(name, Quota::per_hour(1)).key_async(never);

@@ -419,7 +419,7 @@ impl Store for Hanging {
 
 // Regression: a price whose try ended with its runtime was sent again, though it may have arrived.
 #[test]
-fn price_is_not_told_again_when_it_is_not_known_what_became_of_it() {
+fn settlement_is_not_repeated_while_its_result_is_unknown() {
     let tokens = Policy::new("tokens", Quota::per_hour(1_000));
     let store = Hanging {
         fleet: Some(Fleet::new()),
@@ -462,7 +462,7 @@ fn in_process(policy: &Policy) -> (RateLimiter, Clock) {
 
 // Regression: slots that nobody held were taken for as long as the process lived.
 #[test]
-fn slot_that_nobody_holds_comes_back_by_its_lease_in_process_too() {
+fn abandoned_slot_comes_back_by_its_lease_in_process_too() {
     let policy = slots(2);
     let (limiter, clock) = in_process(&policy);
     let ada = [policy.charge(Key::new("ada")).cost(2)];
@@ -507,7 +507,7 @@ fn closure_that_panics_ends_the_hold_at_what_was_charged() {
 }
 
 #[test]
-fn slot_settled_after_its_lease_is_nobody_elses_in_process() {
+fn slot_settled_after_its_lease_releases_no_other_slot_in_process() {
     let policy = slots(1);
     let (limiter, clock) = in_process(&policy);
     let ada = [policy.charge(Key::new("ada"))];

@@ -501,7 +501,7 @@ fn keys_that_are_charged_together_expire_each_in_its_time() {
 
 // Regression: a denied attempt took a slot for a lease, if the slot fitted and another charge did not.
 #[test]
-fn denied_attempt_takes_no_slot_whatever_it_counts_as() {
+fn denied_attempt_takes_no_slot_although_it_is_counted() {
     let server = Server::start();
     let keys = ["k:{a}:c".to_owned(), "k:{a}:f".to_owned()];
     let slots = ["!", "c", "1", "10", "30000", "ticket-1"];

@@ -36,19 +36,19 @@ use crate::{
 
 everywhere! {
     full_queue_denies_at_once
-    who_would_wait_too_long_is_denied_at_once
+    request_that_would_wait_too_long_is_denied_at_once
     cost_that_would_always_wait_too_long_is_denied_for_good
     last_waiter_who_leaves_gives_the_slot_back
     waiters_who_leave_from_the_end_leave_nothing_behind
-    waiter_who_leaves_from_the_middle_moves_nobody
+    waiter_that_leaves_the_middle_moves_no_other
     turns_come_back_once_all_behind_them_are_given_up
-    turns_come_back_in_whatever_order_they_are_given_up
+    turns_come_back_in_any_order_of_their_release
     wait_below_the_patience_of_clients_serves_all_who_are_admitted
     waiter_who_leaves_gives_back_what_other_policies_charged
-    delayed_answer_tells_the_limits_of_its_decision
+    delayed_response_has_the_limits_of_its_decision
     nginx_delays_the_excess
     nginx_delays_the_excess_beyond_some
-    nginx_delays_nobody
+    nginx_delays_no_request
     cost_by_method
     cost_by_header
     cost_of_nothing_is_a_peek
@@ -108,7 +108,7 @@ async fn callers_who_come_over_time_keep_their_distance() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_moves_when_a_waiter_leaves() {
+async fn no_request_moves_when_a_waiter_leaves() {
     let world = World::in_process();
     let (starts, app) = noted(&world.layer([ten_a_second(10).key(Global)]));
     let began = Instant::now();
@@ -132,7 +132,7 @@ async fn nobody_moves_when_a_waiter_leaves() {
 }
 
 #[tokio::test]
-async fn in_real_time_nobody_starts_before_its_slot() {
+async fn in_real_time_no_request_starts_before_its_slot() {
     let server = Server::start();
     let store = RedisStore::builder(server.url())
         .connections(1)
@@ -204,7 +204,7 @@ async fn full_queue_denies_at_once(world: World) {
     assert_eq!(delays(&layer, &policy, 2).await, [Some(300), None]);
 }
 
-async fn who_would_wait_too_long_is_denied_at_once(world: World) {
+async fn request_that_would_wait_too_long_is_denied_at_once(world: World) {
     let queue = QueueLimits::new(20, TURN * 3);
     let policy = ten_a_second(20).algorithm(Algorithm::LeakyQueue(queue));
     let layer = world.layer([policy.clone().key(Global)]);
@@ -277,7 +277,7 @@ async fn waiters_who_leave_from_the_end_leave_nothing_behind(mut world: World) {
     }
 }
 
-async fn waiter_who_leaves_from_the_middle_moves_nobody(mut world: World) {
+async fn waiter_that_leaves_the_middle_moves_no_other(mut world: World) {
     let policy = ten_a_second(5);
     let layer = world.layer([policy.clone().key(Global)]);
     delays(&layer, &policy, 1).await;
@@ -321,7 +321,7 @@ async fn turns_come_back_once_all_behind_them_are_given_up(mut world: World) {
     assert_eq!(world.usage(&policy, Key::GLOBAL).await, before);
 }
 
-async fn turns_come_back_in_whatever_order_they_are_given_up(world: World) {
+async fn turns_come_back_in_any_order_of_their_release(world: World) {
     let mut random = Random(0x9E37);
     println!("seed 0x9E37");
     for quota in [
@@ -515,7 +515,7 @@ async fn service_that_fails_at_the_waiters_turn_costs_it_nothing() {
     drop(waiter);
 }
 
-async fn delayed_answer_tells_the_limits_of_its_decision(mut world: World) {
+async fn delayed_response_has_the_limits_of_its_decision(mut world: World) {
     let policy = ten_a_second(5);
     let elapsed = Arc::new(Mutex::new(None));
     let rule = policy.clone().key(Global).settle({
@@ -573,7 +573,7 @@ async fn nginx_delays_the_excess_beyond_some(world: World) {
 }
 
 // rate=10r/s burst=20 nodelay
-async fn nginx_delays_nobody(world: World) {
+async fn nginx_delays_no_request(world: World) {
     let policy =
         Policy::new("queue", Quota::per_second(10).burst(21)).algorithm(Algorithm::LeakyBucket);
     starts(world, policy, |n| (n <= 20).then_some(0)).await;

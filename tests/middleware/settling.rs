@@ -51,11 +51,11 @@ use crate::{
 };
 
 everywhere! {
-    failure_is_free_and_an_answer_costs_what_was_charged
+    failure_is_free_and_a_response_costs_its_charge
     part_of_a_charge_comes_back
     what_was_used_beyond_the_limit_is_denied_until_it_is_paid_back
     largest_price_there_is_leaves_nothing_and_breaks_nothing
-    closure_is_told_status_headers_units_and_time
+    closure_gets_status_headers_units_and_time
     word_of_the_handler_goes_before_the_closure
     word_counts_until_the_body_has_ended
     word_of_a_guard_counts_however_its_body_ends
@@ -66,13 +66,13 @@ everywhere! {
     body_that_fails_is_settled
     body_taken_out_is_settled_at_once
     client_that_hangs_up_in_the_body_is_settled
-    answer_without_a_body_is_settled
-    panic_in_the_handler_is_told_from_a_client_that_left
+    response_without_a_body_is_settled
+    panic_in_the_handler_is_distinguished_from_a_client_that_left
     panic_that_is_caught_inside_has_the_status_of_what_was_made_of_it
-    panic_that_is_caught_outside_is_told_too
+    panic_that_is_caught_outside_is_reported_too
     panic_in_the_body_has_the_status_of_its_head
     panic_in_the_closure_leaves_the_charge_as_it_is
-    error_of_the_handler_is_told_from_a_client_that_left
+    error_of_the_handler_is_distinguished_from_a_client_that_left
     client_that_leaves_while_the_handler_runs_is_charged
     denied_request_is_not_settled
     denial_by_another_policy_is_not_settled
@@ -83,12 +83,12 @@ everywhere! {
     refund_after_the_window_has_passed_gives_nothing
     refund_later_gives_what_the_charge_still_weighs
     refund_after_a_reset_gives_nothing
-    ten_thousand_requests_leave_what_the_model_says
+    ten_thousand_requests_leave_as_much_as_in_the_model
 }
 
 // === What is put right ===
 
-async fn failure_is_free_and_an_answer_costs_what_was_charged(mut world: World) {
+async fn failure_is_free_and_a_response_costs_its_charge(mut world: World) {
     let layer = world.layer([plan().key(Global).settle(failures_are_free)]);
     for (status, correction, left) in [
         (500, Correction::Refund(1), 10),
@@ -166,7 +166,7 @@ async fn largest_price_there_is_leaves_nothing_and_breaks_nothing(mut world: Wor
 
 // === What the closure is told ===
 
-async fn closure_is_told_status_headers_units_and_time(mut world: World) {
+async fn closure_gets_status_headers_units_and_time(mut world: World) {
     let heard = Arc::new(Mutex::new(Vec::new()));
     let rule = plan().cost(3).key(Global).settle({
         let heard = Arc::clone(&heard);
@@ -479,7 +479,7 @@ async fn client_that_hangs_up_in_the_body_is_settled(mut world: World) {
     assert_eq!(take(&heard), [ended]);
 }
 
-async fn answer_without_a_body_is_settled(mut world: World) {
+async fn response_without_a_body_is_settled(mut world: World) {
     let (heard, rule) = hearing();
     let address = serve(world.layer([rule])).await;
     for request in ["GET /empty", "HEAD /stream", "GET /failing"] {
@@ -495,7 +495,7 @@ async fn answer_without_a_body_is_settled(mut world: World) {
     assert_eq!(world.remaining(&plan()).await, 8);
 }
 
-async fn panic_in_the_handler_is_told_from_a_client_that_left(mut world: World) {
+async fn panic_in_the_handler_is_distinguished_from_a_client_that_left(mut world: World) {
     let (heard, rule) = hearing();
     let layer = world.layer([rule]);
     let late = layer.layer(service_fn(panicking));
@@ -527,7 +527,7 @@ async fn panic_that_is_caught_inside_has_the_status_of_what_was_made_of_it(mut w
     assert_eq!(world.remaining(&plan()).await, 10);
 }
 
-async fn panic_that_is_caught_outside_is_told_too(mut world: World) {
+async fn panic_that_is_caught_outside_is_reported_too(mut world: World) {
     let (heard, rule) = hearing();
     let layer = world.layer([rule]);
     let app = layer.layer(service_fn(panicking));
@@ -565,7 +565,7 @@ async fn panic_in_the_closure_leaves_the_charge_as_it_is(mut world: World) {
     assert_eq!(world.remaining(&plan()).await, 8);
 }
 
-async fn error_of_the_handler_is_told_from_a_client_that_left(mut world: World) {
+async fn error_of_the_handler_is_distinguished_from_a_client_that_left(mut world: World) {
     let (heard, rule) = hearing();
     let layer = world.layer([rule]);
     let app = layer.layer(service_fn(|_: Request<()>| {
@@ -649,7 +649,7 @@ fn in_process_it_needs_no_runtime() {
 
 // Reproducer of a hang that must not be: the settlement waits for a server that stands still, the answer does not.
 #[tokio::test]
-async fn answer_does_not_wait_for_its_settlement() {
+async fn response_does_not_wait_for_its_settlement() {
     let mut world = World::on_redis();
     let layer = world.layer([plan().key(Global).settle(|_: &CompletedRequest<'_>| 0)]);
     let server = Arc::new(world.server.take().expect("it is on redis"));
@@ -1231,7 +1231,7 @@ struct Totals {
     extra: u64,
 }
 
-async fn ten_thousand_requests_leave_what_the_model_says(mut world: World) {
+async fn ten_thousand_requests_leave_as_much_as_in_the_model(mut world: World) {
     let policies = [
         Policy::new("tokens", Quota::per_minute(70).burst(30)),
         Policy::new("window", Quota::new(300, Duration::from_secs(240)))

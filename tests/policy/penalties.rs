@@ -61,7 +61,7 @@ async fn ban(limiter: &RateLimiter, policy: &Policy, key: Key) {
 
 proptest! {
     #[test]
-    fn bans_last_as_long_as_their_number_says_and_never_longer_than_the_longest(
+    fn bans_lengthen_by_their_number_up_to_the_longest(
         denials in 1_u32..6,
         first in 1_u64..100,
         factor in 1_u32..=100,
@@ -206,7 +206,7 @@ fn example_in_the_header_of_the_script_is_true() {
 
 // Regression: after the clock was set back, denials counted together however far apart they were.
 #[test]
-fn denials_far_apart_ban_nobody_after_the_clock_is_set_back() {
+fn denials_far_apart_ban_no_key_after_the_clock_is_set_back() {
     let server = Server::start();
     let after_three = Penalty::after(3, MINUTE);
     let mut state = BanState::default();
@@ -512,7 +512,7 @@ async fn longer_ban_that_an_instance_sees_replaces_the_one_of_its_fallback() {
 }
 
 #[tokio::test]
-async fn candidate_and_peeking_rule_ban_nobody() {
+async fn candidate_and_peeking_rule_ban_no_key() {
     let layer = RateLimitLayer::builder()
         .clock(Clock::manual(START))
         .policy(
@@ -595,7 +595,7 @@ async fn flood_of_denied_keys_stays_within_the_memory_and_leaves_bans() {
 
 // Regression: a crowd that filled the store got callers banned who had sent nothing before.
 #[tokio::test]
-async fn denial_by_the_count_that_new_keys_share_bans_nobody() {
+async fn denial_by_the_shared_count_of_new_keys_bans_no_key() {
     for algorithm in [
         Algorithm::TokenBucket,
         Algorithm::FixedWindow(WindowStart::FirstHit),

@@ -765,7 +765,7 @@ async fn node_that_gives_its_slots_away_restores_nothing_on_the_others() {
 
 // Regression: half of all keys were decided by the fallback for ever, without a word.
 #[tokio::test]
-async fn slots_that_cannot_be_reached_are_told() {
+async fn unreachable_slots_are_reported() {
     let cluster = Cluster::start_with(2, 0, &["--cluster-require-full-coverage", "no"]);
     let policy = per_hour("user", 1_000_000);
     let key = Key::new(cluster.identity_at(1, "k"));

@@ -287,7 +287,7 @@ async fn slot_that_only_one_node_knows_to_move_does_not_keep_decisions_in_a_circ
 
 // Regression: healthy, with all decisions by the fallback.
 #[tokio::test]
-async fn slot_without_a_node_is_no_outage_of_the_node_that_says_so() {
+async fn slot_without_a_node_is_not_an_outage_of_the_node_that_reports_it() {
     let place = Place::new(0).await;
     for node in &place.cluster.nodes {
         node.command(&["CLUSTER", "DELSLOTS", &place.slot]);
@@ -322,7 +322,7 @@ async fn misname(place: &Place, nodes: &[usize]) {
 
 // Regression: it was logged as a store that was replaced, and no warning named the address.
 #[tokio::test]
-async fn node_under_a_name_that_nobody_knows_is_unavailable_and_not_replaced() {
+async fn node_under_an_unknown_name_is_unavailable_and_not_replaced() {
     for misled in [&[0, 1][..], &[0]] {
         let place = Place::new(1).await;
         misname(&place, misled).await;

@@ -68,7 +68,7 @@ async fn keys_in_one_slot_are_counted_apart() {
 }
 
 #[test]
-fn key_stays_in_its_slot_whatever_is_joined_to_it() {
+fn key_stays_in_its_slot_when_parts_are_joined() {
     let (tenant, user) = (Key::new("acme"), Key::new("ada"));
     let tag = |key: &Key| key.as_str().split_once('^').map(|(tag, _)| tag.to_owned());
     let placed = user.in_slot_of(&tenant);

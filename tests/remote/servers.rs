@@ -226,7 +226,7 @@ async fn documented_rights_are_enough_and_each_script_right_is_needed() {
 
 // Regression: the error did not name the command, although all rights of the documentation were granted.
 #[tokio::test]
-async fn user_that_may_not_select_the_database_is_told() {
+async fn user_that_may_not_select_the_database_is_reported() {
     let server = Server::start();
     let mut user = vec!["ACL", "SETUSER", "limiter", "on", ">secret", "~tollgate:*"];
     user.extend(RIGHTS);
@@ -241,7 +241,7 @@ async fn user_that_may_not_select_the_database_is_told() {
 
 // Regression: each instance granted the whole quota in an outage, without a word.
 #[tokio::test]
-async fn user_that_may_not_register_an_instance_is_told() {
+async fn user_that_may_not_register_an_instance_is_reported() {
     let server = Server::start();
     for missing in REGISTRATION_RIGHTS {
         let mut user = vec![
@@ -284,7 +284,7 @@ async fn user_that_may_not_register_an_instance_is_told() {
 
 // The same outage, where another program has a value under the key of the instances.
 #[tokio::test]
-async fn value_of_another_program_in_place_of_the_instances_is_told() {
+async fn value_of_another_program_in_place_of_the_instances_is_reported() {
     let server = Server::start();
     server.command(&["SET", "tollgate:{!}:members", "of another program"]);
     let limiter = RateLimiter::builder()

@@ -949,7 +949,7 @@ async fn missing_password_is_named_as_the_reason() {
 
 // Before Redis 6.2.3 and in its descendants the limits on a client without a password come before NOAUTH.
 #[tokio::test]
-async fn password_that_is_missing_is_the_reason_whatever_the_server_calls_it() {
+async fn missing_password_is_the_reason_under_every_error_of_the_server() {
     for reply in [
         &b"-ERR Protocol error: unauthenticated multibulk length\r\n"[..],
         b"-ERR Protocol error: unauthenticated bulk length\r\n",

@@ -21,7 +21,7 @@ use crate::middleware::witness::{World, everywhere};
 everywhere! {
     rule_counts_only_what_all_its_matchers_match
     costs_go_by_the_first_matcher_that_matches_and_in_doubt_by_the_dearest
-    denied_request_is_answered_with_403_and_charged_nothing
+    forbidden_request_gets_403_and_is_charged_nothing
     skipped_request_is_not_counted_and_carries_no_headers
     rules_with_different_matchers_are_decided_all_or_nothing
 }
@@ -112,7 +112,7 @@ async fn rules_with_different_matchers_are_decided_all_or_nothing(world: World) 
     );
 }
 
-async fn denied_request_is_answered_with_403_and_charged_nothing(world: World) {
+async fn forbidden_request_gets_403_and_is_charged_nothing(world: World) {
     let reached = Arc::new(AtomicUsize::new(0));
     let asked = Arc::clone(&reached);
     let rule = plan().key(move |_: &Parts| {

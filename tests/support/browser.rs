@@ -304,7 +304,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn base64_is_decoded_whatever_its_length() {
+    fn base64_of_any_length_is_decoded() {
         for (text, bytes) in [
             ("", ""),
             ("Zg==", "f"),

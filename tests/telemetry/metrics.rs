@@ -511,7 +511,7 @@ async fn outage_shows_in_decisions_and_breaker_and_ends() {
 // === Gauges ===
 
 #[tokio::test]
-async fn gauges_of_two_limiters_are_told_apart() {
+async fn gauges_of_two_limiters_are_distinct() {
     let recorder = recorder();
     let _installed = set_default_local_recorder(&recorder);
     let policy = Policy::new("api", Quota::per_hour(9));

@@ -23,7 +23,7 @@ use super::callers::*;
 use crate::middleware::witness::{World, everywhere};
 
 everywhere! {
-    tier_of_the_caller_is_the_limit_that_counts_and_is_told
+    tier_of_the_caller_is_the_limit_that_counts_and_is_reported
     share_of_a_bucket_goes_along_when_the_tier_changes
     number_of_a_window_and_times_of_a_log_go_along
     one_tier_holds_under_several_policies
@@ -36,7 +36,7 @@ everywhere! {
     tier_is_looked_up_once_and_then_known
 }
 
-async fn tier_of_the_caller_is_the_limit_that_counts_and_is_told(world: World) {
+async fn tier_of_the_caller_is_the_limit_that_counts_and_is_reported(world: World) {
     let app = world
         .layer([api().tier_by(by_name())])
         .layer(service_fn(fine));

@@ -78,7 +78,7 @@ async fn denied_requests_are_recorded_and_others_are_not() {
 }
 
 #[tokio::test]
-async fn policies_that_deny_nobody_are_not_listed() {
+async fn policies_without_denials_are_not_listed() {
     let hourly =
         |name: &str, units| Policy::new(name, Quota::per_hour(units)).key(Header::new("x-user"));
     let layer = RateLimitLayer::builder()

@@ -12,7 +12,7 @@ use tokio::time;
 use crate::support::{Mode, Proxy, Server};
 
 #[test]
-fn server_answers_and_is_gone_after_drop() {
+fn server_replies_and_is_gone_after_drop() {
     let server = Server::start();
     let address = server.address();
     assert_eq!(
@@ -42,7 +42,7 @@ fn server_that_cannot_start_shows_its_log() {
 }
 
 #[test]
-fn paused_server_does_not_answer_until_resumed() -> io::Result<()> {
+fn paused_server_does_not_reply_until_resumed() -> io::Result<()> {
     let server = Server::start();
     server.pause();
     let mut client = TcpStream::connect(server.address())?;
@@ -84,7 +84,7 @@ fn server_comes_back_on_the_same_port() {
 }
 
 #[test]
-fn server_tells_its_keys_and_command_calls() {
+fn server_returns_its_keys_and_command_calls() {
     let server = Server::start();
     server.command(&["SET", "b", "1"]);
     server.command(&["SET", "a", "1"]);

@@ -157,7 +157,7 @@ async fn upload_with_a_fault_gets_400() {
 }
 
 #[tokio::test]
-async fn other_faults_of_clients_are_not_answered_as_those_of_the_server() {
+async fn other_faults_of_clients_are_not_reported_as_faults_of_the_server() {
     let (gateway, backend) = gateway_and_backend(&[]).await;
     drop(backend_of(backend));
     let long = "x".repeat(70_000);

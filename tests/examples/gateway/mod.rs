@@ -115,7 +115,7 @@ async fn client_of_a_forbidden_network_is_rejected_behind_a_proxy() {
 }
 
 #[tokio::test]
-async fn failed_starts_say_what_to_do() {
+async fn failed_start_prints_a_remedy() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let taken_address = taken.local_addr().expect("an address").to_string();
     let folder = Folder::new();

@@ -47,7 +47,7 @@ async fn customer_that_reads_nothing_over_http_2_leaves_slots_for_others() {
 }
 
 #[tokio::test]
-async fn response_over_http_2_that_nobody_reads_is_ended_and_its_connection_stays() {
+async fn unread_response_over_http_2_is_ended_and_its_connection_stays() {
     let (_folder, gateway) = gateway_with_one_slot(&[]);
     let mut client = deaf_client(&gateway).await;
     let mut held = get(&mut client, "/items/1", "x").await;
@@ -65,7 +65,7 @@ async fn response_over_http_2_that_nobody_reads_is_ended_and_its_connection_stay
 }
 
 #[tokio::test]
-async fn response_over_http_1_that_nobody_reads_is_ended_and_the_backend_is_left() {
+async fn unread_response_over_http_1_is_ended_and_the_backend_is_left() {
     let (_folder, gateway, backend) = gateway_with_one_slot_and_backend().await;
     let _deaf = client_sending(&gateway, "GET / HTTP/1.1\r\nhost: test\r\n\r\n").await;
     let (mut stream, _) = received(&backend, "\r\n\r\n").await;
@@ -86,7 +86,7 @@ async fn response_over_http_1_that_nobody_reads_is_ended_and_the_backend_is_left
 
 // Regression: the slot was free again at once, and the backend got any number of requests at the same time.
 #[tokio::test]
-async fn client_that_hangs_up_keeps_its_slot_until_the_backend_has_answered() {
+async fn client_that_hangs_up_keeps_its_slot_until_the_backend_responds() {
     let (_folder, gateway, backend) = gateway_with_one_slot_and_backend().await;
     let mut working = Vec::new();
     let mut denied = 0;

@@ -77,7 +77,7 @@ fn nothing_is_open_before_the_first_hit_and_denials_do_not_open() {
 }
 
 #[test]
-fn windows_by_the_clock_open_for_everybody_alike() {
+fn windows_by_the_clock_open_for_all_keys_at_once() {
     for (quota, length) in [
         (Quota::per_second(5), 1_000_000),
         (Quota::per_hour(5), 3_600_000_000),
@@ -95,7 +95,7 @@ fn windows_by_the_clock_open_for_everybody_alike() {
 }
 
 #[test]
-fn months_close_where_a_calendar_says_until_2255() {
+fn months_end_as_in_a_calendar_until_2255() {
     let window = window(Quota::per_month(10), WindowStart::Month);
     let mut opens = 0;
     for year in 1970..2255_u64 {

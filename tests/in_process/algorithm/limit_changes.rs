@@ -512,7 +512,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
     #[test]
-    fn nobody_is_locked_out_nor_let_off_by_a_change(
+    fn changed_limit_neither_blocks_a_key_nor_forgives_its_debt(
         (algorithm, old, new) in any_quotas(),
         steps in prop::collection::vec((prop_oneof![Just(0.0), 0.0..0.4], prop_oneof![Just(1.0), 0.0..1.0]), 1..12),
         phase in 0_u64..100_000_000_000,

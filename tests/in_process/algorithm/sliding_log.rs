@@ -133,7 +133,7 @@ fn units_of_one_charge_come_back_together_and_others_when_they_were_taken() {
 }
 
 #[test]
-fn clock_that_is_set_back_forgives_nobody() {
+fn clock_that_is_set_back_forgives_no_debt() {
     let log = log(10, Duration::from_secs(60));
     let mut state = LogState::default();
     assert!(log.take(&mut state, at(START), 10));

@@ -120,7 +120,7 @@ fn traffic_above_the_rate_gets_the_rate_in_the_long_run() {
 }
 
 #[test]
-fn clock_that_is_set_back_forgives_nobody() {
+fn clock_that_is_set_back_forgives_no_debt() {
     let window = window(Quota::per_minute(10));
     let mut state = SlidingState::default();
     assert!(window.take(&mut state, at(START), 10));

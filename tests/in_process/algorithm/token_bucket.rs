@@ -178,7 +178,7 @@ fn peek_moves_nothing_and_is_always_admitted() {
 }
 
 #[test]
-fn clock_that_is_set_back_forgives_nobody() {
+fn clock_that_is_set_back_forgives_no_debt() {
     let bucket = bucket(Quota::per_minute(10));
     let spent = judge(&bucket, 0, at(START), 10);
     let earlier = at(START - 3_600_000_000);
@@ -192,7 +192,7 @@ fn clock_that_is_set_back_forgives_nobody() {
 }
 
 #[test]
-fn reset_is_the_same_for_two_answers_about_one_state() {
+fn reset_is_the_same_for_two_decisions_on_one_state() {
     let bucket = bucket(Quota::per_second(3));
     let tat = judge(&bucket, 0, at(START), 2).tat;
     let resets = [0, 1, 333_333, 500_000]

@@ -80,7 +80,7 @@ fn rate_below_one_in_366_days_is_refused() {
 
 // `Duration::MAX` is what "once and never again" is written as; the advice must not be to ask for less.
 #[test]
-fn rate_that_is_slower_than_any_number_can_say_is_refused_as_too_slow() {
+fn rate_below_one_unit_in_366_days_is_refused() {
     for quota in [
         Quota::new(1, Duration::MAX),
         Quota::new(1, Duration::from_secs(u64::MAX / 100_000)),
@@ -503,7 +503,7 @@ fn error_shows_its_message_and_keeps_its_cause_apart() {
 }
 
 #[test]
-fn first_mistake_is_told_when_there_are_several() {
+fn first_of_several_mistakes_is_reported() {
     let error = refused(
         RateLimitLayer::builder().policy(Policy::new("a b", Quota::per_minute(0)).key(Global)),
         ErrorKind::InvalidPolicy,

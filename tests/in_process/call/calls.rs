@@ -50,7 +50,7 @@ async fn denied_call_gets_what_the_closure_makes_of_its_request() {
 }
 
 #[tokio::test]
-async fn denial_may_be_an_answer_too() {
+async fn denial_may_be_a_response_too() {
     let limiter = in_process();
     let layer = CallLimitLayer::builder(&limiter, |call: Call, _: &Rejection| {
         Ok::<_, String>(format!("later, {}", call.who))
@@ -88,7 +88,7 @@ async fn policies_of_a_call_are_decided_together() {
 }
 
 #[tokio::test]
-async fn call_costs_what_its_request_says() {
+async fn cost_of_a_call_is_a_function_of_its_request() {
     let limiter = in_process();
     let layer = CallLimitLayer::builder(&limiter, deny)
         .policy(minute(10).key_of(everybody).cost_by(|call| call.cost))
@@ -106,7 +106,7 @@ async fn call_costs_what_its_request_says() {
 }
 
 #[tokio::test]
-async fn admitted_request_is_told_the_decision() {
+async fn admitted_request_carries_the_decision() {
     for limiter in limiters() {
         let layer = CallLimitLayer::builder(&limiter, deny)
             .policy(minute(5).key_of(everybody))
@@ -130,7 +130,7 @@ async fn admitted_request_is_told_the_decision() {
 }
 
 #[tokio::test]
-async fn missing_key_is_denied_shared_or_skipped_and_told_once() {
+async fn missing_key_is_denied_shared_or_skipped_and_reported_once() {
     let nobody = |choice| {
         let limiter = in_process();
         let rule = minute(1).key_of(|_: &Call| None);
@@ -240,7 +240,7 @@ async fn slots_of_calls_in_shadow_are_released_and_none_is_taken_beyond_the_limi
 }
 
 #[tokio::test]
-async fn ambiguous_key_of_a_call_is_denied_whatever_the_choice_is_and_charges_the_others() {
+async fn ambiguous_key_of_a_call_is_denied_under_every_choice_and_charges_the_others() {
     for choice in [
         OnMissingKey::Reject,
         OnMissingKey::Share,
@@ -279,7 +279,7 @@ async fn ambiguous_key_of_a_call_is_denied_whatever_the_choice_is_and_charges_th
 }
 
 #[tokio::test]
-async fn store_that_cannot_decide_denies_and_says_why() {
+async fn store_that_cannot_decide_denies_with_a_reason() {
     #[derive(Debug)]
     struct Broken;
     impl Store for Broken {
@@ -545,7 +545,7 @@ async fn call_costs_what_came_out_of_it() {
 }
 
 #[tokio::test]
-async fn who_holds_what_a_response_was_charged_settles_it() {
+async fn holder_of_the_charge_of_a_response_settles_it() {
     for limiter in limiters() {
         // Nothing comes back while the test runs.
         let policy = Policy::new("p", Quota::per_day(100));
@@ -658,7 +658,7 @@ async fn call_in_a_queue_keeps_no_permit_and_takes_one_at_its_turn() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn call_dropped_in_the_queue_gives_its_turn_back_and_calls_nobody() {
+async fn call_dropped_in_the_queue_releases_its_turn_and_does_not_reach_the_service() {
     let limiter = over(false, Clock::manual(START));
     let layer = layer_of(&limiter, queue().key_of(everybody));
     let called = Arc::new(Mutex::new(Vec::new()));

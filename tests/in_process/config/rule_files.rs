@@ -287,7 +287,7 @@ rules:
 "#;
 
 #[test]
-fn files_are_read_whatever_their_line_ends_marks_and_sizes_are() {
+fn files_of_all_line_ends_marks_and_sizes_are_read() {
     let folder = std::env::temp_dir().join(format!("tollgate-rules-{}", std::process::id()));
     fs::create_dir_all(&folder).expect("a folder");
     let at = |name: &str, bytes: &[u8]| {

@@ -29,7 +29,7 @@ use crate::support::logged;
 // === Codes ===
 
 #[test]
-fn every_code_has_a_number_of_its_own_and_says_what_to_do() {
+fn every_code_has_a_distinct_number_and_a_remedy() {
     let numbers: Vec<&str> = Code::ALL.iter().map(|code| code.as_str()).collect();
     let expected: Vec<String> = (1..=Code::ALL.len())
         .map(|number| format!("TG{number:03}"))
@@ -54,7 +54,7 @@ fn table_of_the_docs_lists_every_code() {
 }
 
 #[tokio::test]
-async fn warning_tells_code_policy_what_was_seen_and_what_to_do_and_is_logged_once() {
+async fn warning_has_code_policy_detail_and_remedy_and_is_logged_once() {
     logged();
     let layer = layer(PeerIp);
     let app = app(&layer);
@@ -128,7 +128,7 @@ fn detail_of_a_warning_stays_on_one_line_of_bounded_length() {
 }
 
 #[tokio::test]
-async fn clones_of_a_layer_tell_one_warning_together() {
+async fn clones_of_a_layer_report_one_warning_together() {
     logged();
     let layer = layer(PeerIp);
     for _ in 0..2 {
@@ -139,7 +139,7 @@ async fn clones_of_a_layer_tell_one_warning_together() {
 }
 
 #[tokio::test]
-async fn layers_built_apart_each_tell_their_warnings() {
+async fn layers_built_separately_each_report_their_warnings() {
     let (one, other) = (layer(PeerIp), layer(PeerIp));
     ask(&app(&one), get_root()).await;
     assert_eq!(codes(&one), [Code::NoPeerAddress]);
@@ -174,7 +174,7 @@ async fn well_set_up_layer_has_no_warning() {
 // === Keys ===
 
 #[tokio::test]
-async fn each_policy_tells_of_its_missing_key() {
+async fn each_policy_reports_its_missing_key() {
     let policy = |name| Policy::new(name, PLENTY);
     let rule = |name| {
         let rule = policy(name).key(Header::new("x-tenant"));
@@ -234,7 +234,7 @@ async fn key_that_is_skipped_by_choice_is_no_mistake_but_a_server_without_addres
 }
 
 #[tokio::test]
-async fn first_ambiguous_key_is_told_whatever_the_rule_makes_of_absent_ones() {
+async fn first_ambiguous_key_is_reported_under_every_choice_for_missing_keys() {
     for choice in [None, Some(OnMissingKey::Share), Some(OnMissingKey::Skip)] {
         let rule = Policy::new("p", PLENTY).key(Header::new("x-tenant"));
         let rule = match choice {
@@ -263,7 +263,7 @@ async fn first_ambiguous_key_is_told_whatever_the_rule_makes_of_absent_ones() {
 // === Routers ===
 
 #[tokio::test]
-async fn route_that_is_asked_for_where_no_router_has_been_is_told() {
+async fn route_extractor_outside_of_a_router_is_reported() {
     let outside = layer(Route);
     let routed = Router::new().route("/", get(async || "fine"));
     let around = tower::Layer::layer(&outside, routed.clone());
@@ -290,7 +290,7 @@ async fn route_that_is_asked_for_where_no_router_has_been_is_told() {
 
 // Reproducer: such a rule counted nothing, and nothing was said.
 #[tokio::test]
-async fn pattern_with_the_prefix_of_a_nested_router_is_told() {
+async fn pattern_with_the_prefix_of_a_nested_router_is_reported() {
     let (post, exact) = (
         || Methods::new([Method::POST]),
         || PathPattern::new("/api/login"),
@@ -413,7 +413,7 @@ async fn missing_header_beside_an_address_is_a_missing_key() {
 }
 
 #[tokio::test]
-async fn last_resort_that_finds_no_address_says_so() {
+async fn last_resort_that_finds_no_address_is_reported() {
     let layer = layer(ApiKey::header("x-api-key").or_else(PeerIp));
     ask(&app(&layer), get_root()).await;
     assert_eq!(codes(&layer), [Code::NoPeerAddress]);
@@ -422,7 +422,7 @@ async fn last_resort_that_finds_no_address_says_so() {
 // === Proxies ===
 
 #[tokio::test]
-async fn forwarding_header_that_nobody_looks_at_is_told() {
+async fn forwarding_header_that_no_extractor_reads_is_reported() {
     for name in ["x-forwarded-for", "forwarded"] {
         let layer = layer(PeerIp);
         let mut request = from(1);
@@ -440,7 +440,7 @@ async fn forwarding_header_that_nobody_looks_at_is_told() {
 }
 
 #[tokio::test]
-async fn forwarding_header_of_a_peer_that_is_not_trusted_is_told() {
+async fn forwarding_header_of_a_peer_that_is_not_trusted_is_reported() {
     let behind = |networks: &'static str| ClientIp::behind([networks]);
     // The peer is 192.0.2.1.
     for (extractor, header, expected) in [
@@ -461,7 +461,7 @@ async fn forwarding_header_of_a_peer_that_is_not_trusted_is_told() {
 }
 
 #[tokio::test]
-async fn forwarding_header_is_told_whatever_the_address_is_joined_to_or_kept_in() {
+async fn forwarding_header_is_reported_for_joined_and_boxed_extractors() {
     let joined = layer(PeerIp.and(Route));
     let fallback = layer(ApiKey::header("x-api-key").or_else(PeerIp));
     let boxed: Box<dyn KeyExtractor> = Box::new(PeerIp);
@@ -520,7 +520,7 @@ async fn extractor_of_ones_own_can_have_a_diagnosis() {
 // === Lists ===
 
 #[tokio::test]
-async fn list_that_misses_addresses_is_told() {
+async fn list_that_misses_addresses_is_reported() {
     let everybody = || Policy::new("everybody", Quota::per_second(1_000_000)).key(Global);
     let list = || AddressList::new(PeerIp, [network()]);
     let shared: Arc<dyn Matcher> = Arc::new(list());
@@ -575,7 +575,7 @@ async fn list_that_misses_addresses_is_told() {
 }
 
 #[tokio::test]
-async fn list_of_keys_tells_what_its_extractor_sees() {
+async fn list_of_keys_reports_the_diagnosis_of_its_extractor() {
     let layer = builder(Global).forbid(KeyList::new(PeerIp, [Key::new("192.0.2.9")]));
     let layer = layer.build().expect("it is well set up");
     let mut request = from(1);
@@ -585,7 +585,7 @@ async fn list_of_keys_tells_what_its_extractor_sees() {
 }
 
 #[tokio::test]
-async fn list_behind_a_proxy_that_is_not_trusted_is_told() {
+async fn list_behind_a_proxy_that_is_not_trusted_is_reported() {
     let list = AddressList::new(ClientIp::behind(["10.0.0.0/8"]), ["192.0.2.9"]);
     let layer = builder(Global)
         .forbid(list)
@@ -613,7 +613,7 @@ fn network() -> IpNet {
 // === One bucket ===
 
 #[tokio::test]
-async fn one_key_for_many_clients_is_told_after_a_thousand_requests() {
+async fn one_key_for_many_clients_is_reported_after_a_thousand_requests() {
     // as behind a balancer that tells no addresses: one peer, many browsers
     let layer = layer(PeerIp);
     let app = app(&layer);
@@ -634,7 +634,7 @@ async fn one_key_for_many_clients_is_told_after_a_thousand_requests() {
 }
 
 #[tokio::test]
-async fn closure_that_finds_one_key_for_all_peers_is_told() {
+async fn closure_that_finds_one_key_for_all_peers_is_reported() {
     let layer = layer(|_: &Parts| Some(Key::new("oops")));
     let app = app(&layer);
     for number in 0..WATCHED {
@@ -644,7 +644,7 @@ async fn closure_that_finds_one_key_for_all_peers_is_told() {
 }
 
 #[tokio::test]
-async fn look_up_that_finds_one_key_for_all_peers_is_told() {
+async fn lookup_that_finds_one_key_for_all_peers_is_reported() {
     let plan = Policy::new("plan", Quota::per_second(1_000_000));
     let one = |_: &Parts| async { Ok::<_, Infallible>(Some(Key::new("oops"))) };
     let layer = RateLimitLayer::builder()
@@ -684,7 +684,7 @@ async fn a_second_key_ends_the_suspicion() {
 }
 
 #[tokio::test]
-async fn keys_that_tell_no_callers_apart_are_meant() {
+async fn keys_that_are_shared_on_purpose_are_not_reported() {
     let everybody = |_: &Parts| Some(Key::GLOBAL);
     for layer in [layer(Global), layer(Route), layer(everybody)] {
         let app = app(&layer);
@@ -698,7 +698,7 @@ async fn keys_that_tell_no_callers_apart_are_meant() {
 // === Two layers ===
 
 #[tokio::test]
-async fn layer_inside_itself_is_told() {
+async fn layer_inside_itself_is_reported() {
     logged();
     let layer = layer(Global);
     let inner = Router::new()
@@ -717,7 +717,7 @@ async fn layer_inside_itself_is_told() {
 
 // Reproducer: where one request could not be charged twice, all were denied and nothing was said.
 #[tokio::test]
-async fn layer_inside_itself_is_told_though_it_denies_everything() {
+async fn layer_inside_itself_is_reported_though_it_denies_everything() {
     for policy in [
         Policy::new("p", Quota::per_day(1)),
         Policy::concurrency("p", 1),
@@ -749,7 +749,7 @@ async fn layer_that_only_looks_charges_nothing_twice() {
 }
 
 #[tokio::test]
-async fn denial_inside_of_another_layer_is_told_only_under_a_name_of_both() {
+async fn denial_inside_of_another_layer_is_reported_only_under_a_name_of_both() {
     let [outer, between] = ["a", "b"].map(|name| build(Policy::new(name, PLENTY), Global));
     let inner = build(Policy::new("c", Quota::per_day(1)), Global);
     let again = build(Policy::new("a", Quota::per_day(1)), Global);

@@ -22,7 +22,7 @@ use self::cases::{Case, FORGED, Read, Trust, cases};
 // === The table ===
 
 #[test]
-fn address_is_the_one_that_the_table_says() {
+fn address_is_the_one_in_the_table() {
     let cases = cases();
     println!("| # | peer | trusted | headers | client | why |");
     println!("|---|---|---|---|---|---|");
@@ -42,7 +42,7 @@ fn address_is_the_one_that_the_table_says() {
 }
 
 #[test]
-fn forged_address_is_believed_by_nobody_who_does_not_trust_everybody() {
+fn forged_address_counts_only_if_every_peer_is_trusted() {
     for case in cases() {
         let trusts_everybody = case.trust == Trust::Networks(&["0.0.0.0/1", "128.0.0.0/1"]);
         assert_eq!(case.client == FORGED, trusts_everybody, "{case:?}");
@@ -306,7 +306,7 @@ fn ipv4_address_in_ipv6_form_is_not_grouped_as_ipv6() {
 }
 
 #[test]
-fn network_is_told_with_its_length() {
+fn network_is_shown_with_its_length() {
     let parts = with_peer("2001:db8:1:2:3:4:5:6");
     let expected: IpNet = "2001:db8:1:2::/64".parse().expect("a network");
     assert_eq!(ClientIp::peer().network(&parts), Some(expected));
@@ -352,7 +352,7 @@ fn unknown_peer_is_believed_only_where_proxies_are_counted() {
 }
 
 #[test]
-fn trusted_peers_are_told_from_others() {
+fn trusted_peers_are_distinguished_from_others() {
     let by_networks = ClientIp::behind(["10.0.0.0/8"]);
     assert!(by_networks.trusts(ip("10.1.2.3")));
     assert!(by_networks.trusts(ip("::ffff:10.1.2.3")));
@@ -382,7 +382,7 @@ fn networks_are_given_as_text_addresses_or_networks() {
 }
 
 #[test]
-fn settings_that_cannot_work_are_refused_when_the_layer_is_built_and_trust_nobody() {
+fn settings_that_cannot_work_fail_at_build_and_trust_no_peer() {
     let behind = || ClientIp::behind(["10.0.0.0/8"]);
     let named = |name| SingleHeader::from(HeaderName::from_static(name));
     let wrong = [
@@ -498,7 +498,7 @@ fn extractors_that_hold_a_wrong_one_are_refused_too() {
 }
 
 #[test]
-fn every_single_header_is_read_from_the_name_it_tells() {
+fn every_single_header_is_read_under_its_name() {
     for header in [
         SingleHeader::CfConnectingIp,
         SingleHeader::FlyClientIp,

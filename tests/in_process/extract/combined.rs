@@ -34,7 +34,7 @@ struct TokenData<T> {
 // === Claim, Extension ===
 
 #[test]
-fn claim_is_what_the_verified_token_says() {
+fn claim_is_read_from_the_verified_token() {
     let by_user = Claim::new("sub", |claims: &Claims| Key::new(&claims.sub));
     let by_org = Claim::new("org", |claims: &Claims| claims.org.as_deref().map(Key::new));
     let member = with(claims("ada", Some("acme")));
@@ -53,7 +53,7 @@ fn claim_is_what_the_verified_token_says() {
 }
 
 #[test]
-fn claim_is_never_read_from_a_token_that_nobody_verified() {
+fn claim_is_never_read_from_an_unverified_token() {
     let by_user = Claim::new("sub", |claims: &Claims| Key::new(&claims.sub));
     let mut parts = nothing();
     // {"alg":"none"}.{"sub":"ada"}.
@@ -65,7 +65,7 @@ fn claim_is_never_read_from_a_token_that_nobody_verified() {
 }
 
 #[test]
-fn claims_of_any_content_are_told_apart() {
+fn claims_of_any_content_have_distinct_keys() {
     let by_user = Claim::new("sub", |claims: &Claims| Key::new(&claims.sub));
     let huge = "a".repeat(100_000);
     let keys: Vec<Key> = ["", "a", "{a}", "a|b", "é", "\0", &huge]

@@ -30,7 +30,7 @@ use tower::ServiceExt;
 // === PeerIp ===
 
 #[test]
-fn peer_ip_is_the_address_of_the_connection_whatever_tells_it() {
+fn peer_ip_is_the_address_of_the_connection_from_every_source() {
     let expected = Some(Key::new("192.0.2.1"));
     let socket: SocketAddr = address("192.0.2.1:4711");
     assert_eq!(PeerIp.extract(&with(ConnectInfo(socket))).found(), expected);
@@ -54,7 +54,7 @@ async fn router_can_be_tested_with_a_made_up_peer() {
 }
 
 #[test]
-fn peer_ip_does_not_tell_ports_apart() {
+fn peer_ip_ignores_the_port() {
     let first = PeerIp
         .extract(&with(ConnectInfo(address("192.0.2.1:1"))))
         .found();
@@ -196,7 +196,7 @@ fn header_that_is_missing_or_empty_is_absent() {
 }
 
 #[test]
-fn header_that_is_repeated_is_ambiguous_whatever_its_values_are() {
+fn repeated_header_is_ambiguous_for_all_values() {
     let tenant = Header::new("x-tenant");
     for fields in [
         &[("x-tenant", "acme"), ("x-tenant", "other")][..],
@@ -212,7 +212,7 @@ fn header_that_is_repeated_is_ambiguous_whatever_its_values_are() {
 }
 
 #[test]
-fn header_values_that_are_no_text_are_told_apart() {
+fn header_values_that_are_not_text_have_distinct_keys() {
     let tenant = Header::new("x-tenant");
     let mut keys: Vec<Key> = [
         &b"\xFF"[..],
@@ -417,7 +417,7 @@ async fn requests_without_a_route_are_one_count_per_method() {
 
 // Reproducer: a layer on a router answered 404 for all that its mounted services and its fallback served.
 #[tokio::test]
-async fn what_no_route_serves_is_not_answered_404_by_the_layer() {
+async fn layer_does_not_respond_404_to_unmatched_paths() {
     let served = || Router::new().fallback(fine);
     for choice in [None, Some(OnMissingKey::Share), Some(OnMissingKey::Skip)] {
         let rule = Policy::new("route", Quota::per_minute(9)).key(Route);
@@ -483,7 +483,7 @@ fn extension_is_what_its_closure_makes_of_it() {
 }
 
 #[test]
-fn global_counts_everybody_and_nobody_can_pass_for_it() {
+fn global_counts_all_clients_and_no_client_can_send_its_key() {
     assert_eq!(Global.extract(&nothing()).found(), Some(Key::GLOBAL));
     assert_eq!(
         Global.extract(&with(ip("192.0.2.1"))).found(),
@@ -499,7 +499,7 @@ fn global_counts_everybody_and_nobody_can_pass_for_it() {
 // === And ===
 
 #[test]
-fn and_needs_both_and_tells_both_apart() {
+fn and_needs_both_and_distinguishes_both() {
     let both = Header::new("x-a").and(Header::new("x-b"));
     let key = |fields: &[_]| both.extract(&headers(fields)).found();
     let base = key(&[("x-a", "1"), ("x-b", "2")]);
@@ -517,7 +517,7 @@ fn and_needs_both_and_tells_both_apart() {
 }
 
 #[test]
-fn and_of_two_keys_answers_for_the_one_that_is_missing() {
+fn and_of_two_keys_has_the_status_of_the_missing_one() {
     fn check(
         both: impl KeyExtractor,
         parts: &Parts,
@@ -931,7 +931,7 @@ async fn label_of_any_characters_leaves_the_json_whole() {
 }
 
 #[tokio::test]
-async fn missing_keys_that_are_shared_are_one_bucket_and_nobody_else_s() {
+async fn shared_missing_keys_are_one_bucket_that_no_other_key_uses() {
     let app = Router::new().fallback(fine).layer(limit(
         Policy::new("tenant", Quota::per_minute(2))
             .key(Header::new("x-tenant"))

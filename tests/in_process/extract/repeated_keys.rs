@@ -38,7 +38,7 @@ struct Attack {
 
 // Reproducer: each of these was a way out of the bucket, out of a forbidden tier, or into somebody else's bucket.
 #[tokio::test]
-async fn nobody_leaves_a_bucket_by_a_key_that_is_there_twice() {
+async fn repeated_key_does_not_leave_its_bucket() {
     println!("| attack, 100 times at a quota of 3 | served | 400 | others |");
     println!("|---|---|---|---|");
     let mut wrong = Vec::new();
@@ -365,7 +365,7 @@ async fn key_in_a_trailer_is_no_second_key() {
 
 /// Over HTTP/2 the host is `:authority`, and nothing strips the space around a value.
 #[tokio::test]
-async fn nobody_leaves_a_bucket_over_http_2() {
+async fn repeated_key_does_not_leave_its_bucket_over_http_2() {
     let skip = |rule: Rule| rule.on_missing_key(OnMissingKey::Skip);
     let bearer = || skip(policy().key(ApiKey::bearer()));
     let request = |uri: &str, headers: &[(&str, &str)]| {
@@ -422,7 +422,7 @@ async fn nobody_leaves_a_bucket_over_http_2() {
 
 // What a client is told, and what it is not.
 #[tokio::test]
-async fn answer_to_an_ambiguous_key_names_it_and_asks_for_no_credentials() {
+async fn response_to_an_ambiguous_key_names_it_and_has_no_challenge() {
     let server = serve(app(policy().key(ApiKey::bearer()))).await;
     let mut client = Client::connect(server).await;
     client

@@ -127,7 +127,7 @@ fn cookie_written_in_another_way_is_the_same_key() {
 }
 
 #[test]
-fn cookies_that_differ_are_told_apart() {
+fn cookies_that_differ_have_distinct_keys() {
     let values = [
         "abc", "Abc", "a+b", "a b", "\"\"\"", "\"abc", "abc\"", "%", "%2", "%zz", "a=c", "%00",
         "%FF", "%C3%A9",
@@ -215,7 +215,7 @@ fn huge_cookies_are_keys_like_others() {
 }
 
 #[test]
-fn bytes_in_a_cookie_that_are_no_text_are_told_apart() {
+fn bytes_in_a_cookie_that_are_not_text_have_distinct_keys() {
     let key = |value: &[u8]| {
         let line = [b"session=", value].concat();
         let mut parts = nothing();
@@ -293,7 +293,7 @@ fn query_parameter_that_is_missing_or_empty_is_absent_and_one_that_is_repeated_a
 }
 
 #[test]
-fn query_values_that_differ_are_told_apart() {
+fn query_values_that_differ_have_distinct_keys() {
     let values = [
         "abc", "Abc", "a+b", "a%2Bb", "%", "%2", "%zz", "a=c", "%00", "%FF", "%C3%A9", "%26",
         "%2526",
@@ -341,7 +341,7 @@ fn host_is_one_key_however_it_is_written() {
 }
 
 #[test]
-fn authority_and_host_that_say_the_same_are_one_host() {
+fn equal_authority_and_host_are_one_host() {
     for (uri, host) in [
         ("https://example.com/", "example.com"),
         ("https://example.com/", "EXAMPLE.com."),
@@ -479,7 +479,7 @@ fn host_is_as_long_as_dns_allows_and_no_longer() {
 // === All ===
 
 #[test]
-fn labels_and_statuses_say_what_is_missing() {
+fn labels_and_statuses_name_the_missing_key() {
     let told = |extractor: &dyn KeyExtractor| {
         (
             extractor.label().to_owned(),
@@ -555,7 +555,7 @@ prop_assert!(!has_brace);
 
     /// No spelling of a cookie gives a second count, and no two values share one.
     #[test]
-    fn cookie_is_told_by_its_value_and_not_by_its_spelling(
+    fn key_of_a_cookie_is_its_value_and_not_its_spelling(
         first in "[a-c%\" ]{1,6}",
         second in "[a-c%\" ]{1,6}",
         escapes in any::<u64>(),

@@ -321,7 +321,7 @@ fn future_dropped_before_its_first_poll_leaks_no_permit() {
 }
 
 #[test]
-fn future_dropped_while_deciding_calls_nobody_and_leaks_no_permit() {
+fn future_dropped_while_deciding_does_not_call_the_service_or_leak_a_permit() {
     let store = Deliberate::default();
     let (inner, mut handle) = mock();
     let mut service = over(store.clone()).layer(ConcurrencyLimit::new(inner, 1));
@@ -440,7 +440,7 @@ async fn inner_error_passes_unchanged_in_type_and_value() {
 }
 
 #[tokio::test]
-async fn denial_is_an_answer_even_when_the_inner_service_only_fails() {
+async fn denial_is_a_response_even_when_the_inner_service_only_fails() {
     for pace in PACES {
         let service = scripted(Verdict::Deny, pace).layer(Breaking { when_polled: false });
         let response = service.oneshot(request()).await.ok();
@@ -563,7 +563,7 @@ fn layer_service_and_future_can_go_to_another_thread() {
 }
 
 #[test]
-fn future_is_debug_whatever_the_bodies_are() {
+fn future_is_debug_with_every_body() {
     let mut service = over(Deliberate::default()).layer(Breaking { when_polled: false });
     let future = service.call(request());
     assert!(format!("{future:?}").contains("decision"));
@@ -680,7 +680,7 @@ async fn handler_sees_the_decision() {
 }
 
 #[tokio::test]
-async fn rejection_is_in_the_extensions_of_the_answer() {
+async fn rejection_is_in_the_extensions_of_the_response() {
     for pace in PACES {
         let service = scripted(Verdict::Deny, pace).layer(Echo);
         let response = service.oneshot(request()).await.expect("it answers");
@@ -697,7 +697,7 @@ async fn rejection_is_in_the_extensions_of_the_answer() {
 }
 
 #[tokio::test]
-async fn allowed_answer_bears_no_rejection() {
+async fn allowed_response_carries_no_rejection() {
     let service = everybody(Quota::per_minute(1)).layer(Echo);
     let response = service.oneshot(request()).await.expect("it answers");
     assert!(response.extensions().get::<Rejection>().is_none());
@@ -729,7 +729,7 @@ async fn uncounted_request_passes_without_decision_and_headers() {
 // === Headers ===
 
 #[test]
-fn headers_tell_limit_remaining_reset_and_wait_to_the_second() {
+fn headers_contain_limit_remaining_reset_and_wait_to_the_second() {
     let clock = stopped();
     let layer = RateLimitLayer::builder()
         .policy(everybody_policy(10).key(Global))
@@ -756,7 +756,7 @@ fn headers_tell_limit_remaining_reset_and_wait_to_the_second() {
 }
 
 #[test]
-fn wait_that_is_over_already_is_told_as_one_second() {
+fn wait_that_is_over_is_reported_as_one_second() {
     for pace in PACES {
         let response = answer(
             &mut scripted(Verdict::DenyForNow, pace).layer(Echo),
@@ -852,7 +852,7 @@ async fn headers_can_be_switched_off() {
 }
 
 #[test]
-fn nothing_is_made_up_when_nobody_counted() {
+fn headers_are_omitted_when_nothing_was_counted() {
     for pace in PACES {
         for verdict in [Verdict::Fail, Verdict::Refuse, Verdict::AllowUncounted] {
             let response = answer(&mut scripted(verdict, pace).layer(Echo), request());
@@ -892,7 +892,7 @@ async fn denial_is_json_with_the_wait() {
 }
 
 #[tokio::test]
-async fn denial_for_ever_tells_no_wait() {
+async fn permanent_denial_has_no_wait() {
     for pace in PACES {
         let mut service = scripted(Verdict::Never, pace).layer(Echo);
         let response = answer(&mut service, request());
@@ -1047,7 +1047,7 @@ async fn denial_by_one_policy_charges_none_of_the_others() {
 }
 
 #[test]
-fn decision_tells_of_each_policy_by_its_name() {
+fn decision_finds_each_policy_by_its_name() {
     let layer = RateLimitLayer::builder()
         .policy(Policy::new("first", Quota::per_minute(10)).key(Global))
         .policy(Policy::new("second", Quota::per_minute(20)).key(Global))
@@ -1118,7 +1118,7 @@ fn policy_whose_key_is_missing_may_be_skipped_while_the_others_count() {
 }
 
 #[test]
-fn headers_tell_of_the_policy_with_the_least_left_or_the_longest_wait() {
+fn headers_describe_the_policy_with_the_least_left_or_the_longest_wait() {
     let clock = stopped();
     let layer = RateLimitLayer::builder()
         .policy(Policy::new("slow", Quota::per_hour(2)).key(Global))
@@ -1139,7 +1139,7 @@ fn headers_tell_of_the_policy_with_the_least_left_or_the_longest_wait() {
 }
 
 #[test]
-fn policy_that_costs_nothing_only_tells() {
+fn policy_that_costs_nothing_only_reports() {
     let layer = RateLimitLayer::builder()
         .policy(everybody_policy(1).cost(0).key(Global))
         .clock(stopped())
@@ -1283,7 +1283,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_said_to_remain_and_no_more_can_be_had_in_one_charge(traffic in Traffic::any()) {
+    fn remaining_units_and_no_more_can_be_spent_in_one_charge(traffic in Traffic::any()) {
         let clock = Clock::manual(Timestamp::from_micros(traffic.start));
         let layer = traffic.layer(&clock);
         let mut service = layer.layer(Echo);

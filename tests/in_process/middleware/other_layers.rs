@@ -438,7 +438,7 @@ async fn responses_that_outer_layers_make_are_empty_and_charge_nothing() {
 }
 
 #[tokio::test]
-async fn empty_body_and_body_from_another_are_what_they_say() {
+async fn empty_body_and_converted_body_keep_their_content() {
     let empty = ResponseBody::<Body>::default();
     assert!(http_body::Body::is_end_stream(&empty));
     assert_eq!(http_body::Body::size_hint(&empty).exact(), Some(0));

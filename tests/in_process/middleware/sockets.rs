@@ -48,7 +48,7 @@ use tower::{Layer, ServiceExt, service_fn};
 use crate::support::{Client, Reply};
 
 #[tokio::test]
-async fn fifteen_requests_against_ten_a_minute_are_ten_answers_and_five_denials() {
+async fn fifteen_requests_against_ten_a_minute_are_ten_responses_and_five_denials() {
     let server = serve(fine().layer(limit(10, &stopped()))).await;
     for taken in 1..=10 {
         // one connection each: the port does not make another client
@@ -113,7 +113,7 @@ async fn connection_stays_usable_after_a_denial() {
 }
 
 #[tokio::test]
-async fn denial_is_of_the_length_it_says_also_when_requests_are_pipelined() {
+async fn denial_has_its_declared_length_also_when_requests_are_pipelined() {
     let server = serve(fine().layer(limit(1, &stopped()))).await;
     let mut client = Client::connect(server).await;
     client
@@ -156,7 +156,7 @@ async fn head_request_is_denied_without_a_body() {
 }
 
 #[tokio::test]
-async fn denied_upload_is_answered_before_its_body_is_sent() {
+async fn denied_upload_gets_its_response_before_its_body_is_sent() {
     let app = Router::new().route("/", post(async |body: String| body));
     let server = serve(app.layer(limit(1, &stopped()))).await;
     let head = "POST / HTTP/1.1\r\nhost: test\r\ncontent-length: 5\r\n\r\n";
@@ -169,7 +169,7 @@ async fn denied_upload_is_answered_before_its_body_is_sent() {
 }
 
 #[tokio::test]
-async fn server_that_tells_no_addresses_answers_500_and_the_log_says_why() {
+async fn server_without_peer_addresses_responds_500_and_logs_the_reason() {
     let layer = limit(1, &stopped());
     let app = fine().layer(layer.clone());
     let listener = TcpListener::bind(LOOPBACK)
@@ -337,7 +337,7 @@ async fn client_that_hangs_up_in_each_body_starts_no_more_streams_than_its_quota
 }
 
 #[tokio::test]
-async fn closure_tells_a_client_that_left_from_a_handler_that_failed() {
+async fn closure_distinguishes_a_client_that_left_from_a_handler_that_failed() {
     let heard = Arc::new(Mutex::new(Vec::new()));
     let (hearing, mut settled) = mpsc::unbounded_channel();
     let rule = Policy::new("per-ip", Quota::per_hour(100)).key(PeerIp);
@@ -632,7 +632,7 @@ async fn open_socket(server: SocketAddr) -> (String, TcpStream) {
 // Regression: a denied GET was answered 200, which a cache may keep.
 #[cfg(feature = "grpc")]
 #[tokio::test]
-async fn only_a_post_is_answered_as_grpc_and_no_denial_may_be_stored() {
+async fn only_a_post_gets_a_grpc_response_and_no_denial_may_be_stored() {
     let server = serve(
         Router::new()
             .route("/", axum::routing::any(async || "fine"))

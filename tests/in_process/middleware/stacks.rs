@@ -89,7 +89,7 @@ async fn decision_that_is_not_exposed_is_in_no_extension_and_limits_all_the_same
 }
 
 #[tokio::test]
-async fn handler_without_a_layer_is_500_and_the_log_says_what_to_do() {
+async fn handler_without_a_layer_responds_500_and_logs_the_remedy() {
     logged();
     let app = Router::new().route("/", get(async |_: RateLimitInfo| "never"));
     let said = "no RateLimitLayer around this route exposes its decision: add one, or extract Option<RateLimitInfo>";

@@ -548,7 +548,7 @@ fn shed_decisions_take_the_outage_choice_and_are_no_evidence_against_the_store()
 
 // Regression: a decision that was shed at once still got a future, and its caller waited to be polled.
 #[test]
-fn decision_that_is_shed_at_once_is_answered_at_once() {
+fn decision_that_is_shed_at_once_returns_at_once() {
     for reports_calls in [true, false] {
         let store = Full::behind_a_breaker(reports_calls);
         for _ in 0..100 {
@@ -689,7 +689,7 @@ fn breaker_that_a_report_opens_outside_of_any_runtime_is_probed_on_that_of_the_d
 
 // Regression: the prober of a store with a deadline that nothing reaches panicked, and nobody probed any more.
 #[test]
-fn deadline_that_nobody_waits_for_is_refused() {
+fn deadline_above_an_hour_is_refused() {
     for deadline in [Duration::MAX, Duration::from_secs(3_601)] {
         let builder = ResilientStore::builder(Fake::new(true), MemoryStore::new());
         let error = builder.deadline(deadline).build();

@@ -31,7 +31,7 @@ mod paths;
 // === Deny and skip ===
 
 #[tokio::test]
-async fn only_real_preflights_pass_uncounted_and_only_if_the_layer_says_so() {
+async fn only_real_preflights_pass_uncounted_and_only_if_the_layer_skips_them() {
     let head = |fields: &[(&'static str, &str)], method: Method| {
         let mut request = Request::new(());
         *request.method_mut() = method;
@@ -170,7 +170,7 @@ fn networks_match_the_ipv4_address_behind_nat64() {
 
 proptest! {
     #[test]
-    fn address_list_says_what_asking_each_network_would(
+    fn address_list_matches_like_each_network_alone(
         networks in vec((any::<u32>(), 0_u8..=32, any::<bool>()), 0..60),
         others in vec(any::<u32>(), 20),
     ) {
@@ -345,7 +345,7 @@ fn values_that_stand_there_twice_are_ambiguous_wherever_they_stand() {
 
 // What anybody can send over a socket, as it arrives.
 #[tokio::test]
-async fn nobody_slips_past_a_limit_by_writing_the_path_otherwise() {
+async fn other_spellings_of_a_path_do_not_pass_its_limit() {
     let layer = built(
         RateLimitLayer::builder().policy(
             plan_of(1_000)
@@ -376,7 +376,7 @@ async fn nobody_slips_past_a_limit_by_writing_the_path_otherwise() {
 }
 
 #[test]
-fn nobody_slips_into_an_exception_by_writing_the_path_otherwise() {
+fn other_spellings_of_a_path_do_not_get_its_exception() {
     let exact = PathPattern::new("/admin/login");
     let below = PathPattern::prefix("/admin/login");
     for path in &SPELLINGS[1..] {
@@ -428,7 +428,7 @@ fn nobody_slips_into_an_exception_by_writing_the_path_otherwise() {
 }
 
 #[test]
-fn patterns_fit_what_their_table_says() {
+fn patterns_match_as_in_their_table() {
     use Match::{Exact, Miss, Possible};
     for (matcher, path, likeness) in [
         (PathPattern::new("/"), "/", Exact),
@@ -614,7 +614,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(20_000))]
 
     #[test]
-    fn matching_a_path_is_what_writing_out_all_its_readings_says(
+    fn matching_a_path_agrees_with_a_list_of_all_its_readings(
         pieces in vec(0..PIECES.len(), 0..10),
         pattern in 0..PATTERNS.len(),
         is_prefix in any::<bool>(),

@@ -204,7 +204,7 @@ fn policy_under_a_tier_keeps_all_but_its_quota() {
 // === Looked up ===
 
 #[tokio::test]
-async fn answers_expire_and_that_there_is_none_expires_sooner() {
+async fn tiers_expire_and_absent_tiers_expire_sooner() {
     let clock = clock();
     let lookups = Lookups::default();
     let cache = lookups.cache(|builder| builder.clock(clock.clone()).stale_for(Duration::ZERO));
@@ -405,7 +405,7 @@ async fn refreshes_of_many_keys_keep_the_bound_on_remembered_keys() {
 }
 
 #[tokio::test]
-async fn cache_can_be_told_to_trust_nothing_that_is_old() {
+async fn cache_can_be_set_to_trust_nothing_that_is_old() {
     let clock = clock();
     let lookups = Lookups::default();
     let cache = lookups.cache(|builder| {

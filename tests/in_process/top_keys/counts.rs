@@ -302,7 +302,7 @@ fn only_policies_that_denied_the_request_record_its_key() {
 }
 
 #[test]
-fn denied_request_counts_as_one_whatever_it_costs() {
+fn denied_request_counts_as_one_at_every_cost() {
     let top_keys = plain(8);
     let policy = policy();
     let charges = [policy.charge(Key::new("ada")).cost(u64::MAX)];
@@ -396,7 +396,7 @@ fn keys_are_hashed_unless_plain_text_is_allowed() {
 }
 
 #[test]
-fn keys_that_identify_nobody_are_not_hashed() {
+fn keys_that_identify_no_client_are_not_hashed() {
     let top_keys = TopKeys::new();
     assert_eq!(top_keys.shown(&Key::GLOBAL), "*");
     assert_eq!(top_keys.shown(&Key::UNIDENTIFIED), "?");
