@@ -4,6 +4,8 @@
 mod durations;
 mod future;
 mod health;
+#[cfg(feature = "test-util")]
+mod scripted;
 mod stats;
 mod store;
 #[cfg(feature = "reload")]
@@ -19,6 +21,8 @@ pub use self::future::StoreFuture;
 #[cfg(feature = "redis")]
 pub(crate) use self::health::MergeCounts;
 pub use self::health::{Health, Mode, Outage};
+#[cfg(feature = "test-util")]
+pub use self::scripted::{PendingDecision, ScriptedStore};
 #[cfg(feature = "dashboard")]
 pub(crate) use self::stats::CallLatency;
 pub use self::stats::{ServerStats, Stats};

@@ -19,7 +19,7 @@ use tollgate::{
     memory::MemoryStore,
     remote::RedisStore,
     resilience::ResilientStore,
-    store::{Store, StoreFuture},
+    store::{ScriptedStore, Store, StoreFuture},
 };
 
 use crate::support::{Server, logged};
@@ -589,26 +589,13 @@ fn policy_that_would_count_denied_requests_as_in_flight_is_refused_at_once() {
 
 // === In an outage ===
 
-/// A shared store that is away.
-#[derive(Debug)]
-struct Away;
-
-impl Store for Away {
-    fn decide(&self, _: &[Charge<'_>]) -> StoreFuture<Decision> {
-        StoreFuture::ready(Err(Error::new(ErrorKind::Unavailable, "away")))
-    }
-
-    fn reset(&self, _: &Policy, _: &Key) -> StoreFuture<()> {
-        StoreFuture::ready(Err(Error::new(ErrorKind::Unavailable, "away")))
-    }
-}
-
 #[tokio::test]
 async fn slot_held_in_an_outage_has_no_lease_and_is_given_back_where_it_was_taken() {
     let policy = slots(1);
     let clock = Clock::manual(START);
     let local = MemoryStore::builder().clock(clock.clone()).build();
-    let store = ResilientStore::builder(Away, local.expect("a usable store")).build();
+    let away = ScriptedStore::failing(ErrorKind::Unavailable, "away");
+    let store = ResilientStore::builder(away, local.expect("a usable store")).build();
     let limiter = over(store.expect("a usable store"), &policy);
     let ada = [policy.charge(Key::new("ada"))];
     let decision = limiter.check(&ada).await.expect("a decision");

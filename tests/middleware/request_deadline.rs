@@ -3,25 +3,21 @@
 use std::{
     convert::Infallible,
     future,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::Mutex,
     time::{Duration, Instant},
 };
 
 use axum::{Router, body::Body, routing::get};
 use http::{Request, request::Parts};
 use tollgate::{
-    Decision, Key, Policy, Quota, RateLimitLayer, RateLimiter,
-    charge::Charge,
+    Key, Policy, Quota, RateLimitLayer, RateLimiter,
     extract::Global,
     memory::MemoryStore,
     middleware::RateLimitInfo,
     remote::RedisStore,
     resilience::ResilientStore,
     rules::RuleMode,
-    store::{Store, StoreFuture},
+    store::{ScriptedStore, Store, StoreFuture},
 };
 use tower::ServiceExt;
 
@@ -172,39 +168,21 @@ async fn store_without_a_fallback_is_not_asked_once_half_of_the_deadline_is_used
     assert_eq!(usage.expect("counted").remaining, 999);
 }
 
-/// A custom store without a deadline, whose two decisions take these times.
-#[derive(Debug)]
-struct Slow {
-    inner: MemoryStore,
-    takes: [Duration; 2],
-    asked: Arc<AtomicUsize>,
-}
-
-impl Store for Slow {
-    fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
-        let takes = self.takes[self.asked.fetch_add(1, Ordering::Relaxed)];
-        let decision = self.inner.decide(charges);
-        StoreFuture::boxed(async move {
-            tokio::time::sleep(takes).await;
-            decision.await
-        })
-    }
-
-    fn reset(&self, policy: &Policy, key: &Key) -> StoreFuture<()> {
-        self.inner.reset(policy, key)
-    }
-}
-
 #[tokio::test]
 async fn custom_store_is_asked_again_only_for_what_is_left_of_the_deadline() {
     for (takes, times) in [([3, 0], 1), ([2, 4], 2)] {
-        let asked = Arc::new(AtomicUsize::new(0));
-        let slow = Slow {
-            inner: MemoryStore::new(),
-            takes: takes.map(|fifths| LONG * fifths / 5),
-            asked: Arc::clone(&asked),
-        };
-        let store = ResilientStore::builder(slow, MemoryStore::new()).deadline(LONG);
+        let memory = MemoryStore::new();
+        let pauses = Mutex::new(takes.map(|fifths| LONG * fifths / 5).into_iter());
+        // A custom store without a deadline, whose two decisions take these times.
+        let slow = ScriptedStore::new(move |charges| {
+            let pause = pauses.lock().expect("no panic").next().expect("two calls");
+            let decision = memory.decide(charges);
+            StoreFuture::boxed(async move {
+                tokio::time::sleep(pause).await;
+                decision.await
+            })
+        });
+        let store = ResilientStore::builder(slow.clone(), MemoryStore::new()).deadline(LONG);
         let store = store.build().expect("a usable store");
         let limiter = RateLimiter::new(store, []).expect("a limiter");
         let app = Router::new()
@@ -212,7 +190,7 @@ async fn custom_store_is_asked_again_only_for_what_is_left_of_the_deadline() {
             .layer(layer(&limiter, "inner"))
             .layer(layer(&limiter, "outer"));
         assert_eq!(text(&app).await, "Fallback InProcess", "{takes:?}");
-        assert_eq!(asked.load(Ordering::Relaxed), times, "{takes:?}");
+        assert_eq!(slow.calls(), times, "{takes:?}");
     }
 }
 

@@ -40,7 +40,7 @@ use tollgate::{
     remote::RedisStore,
     resilience::ResilientStore,
     rules::{BodyOutcome, CompletedRequest, OnMissingKey, RequestOutcome, Rule},
-    store::{Store, StoreFuture},
+    store::{ScriptedStore, Store, StoreFuture},
     tiers::Tier,
 };
 use tower::{Layer, Service, ServiceExt, service_fn};
@@ -939,10 +939,10 @@ async fn handler_may_speak_of_the_cost_of_a_request_that_is_charged_nothing() {
             builder.policy(rule.cost_by(|_| 0))
         }),
         ("counted by nobody", |builder, rule| {
-            builder.store(Nobody { later: false }).policy(rule)
+            builder.store(uncounted()).policy(rule)
         }),
         ("counted by nobody, later", |builder, rule| {
-            builder.store(Nobody { later: true }).policy(rule)
+            builder.store(uncounted().later()).policy(rule)
         }),
     ];
     for (why, setup) in setups {
@@ -960,28 +960,15 @@ async fn handler_may_speak_of_the_cost_of_a_request_that_is_charged_nothing() {
     }
 }
 
-/// Lets everything pass uncounted, at once or later.
-#[derive(Debug)]
-struct Nobody {
-    later: bool,
-}
-
-impl Store for Nobody {
-    fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
+/// Lets everything pass uncounted.
+fn uncounted() -> ScriptedStore {
+    ScriptedStore::new(|charges| {
         let state =
             |charge: &Charge<'_>| PolicyState::uncounted(*charge.policy().name(), Outcome::Allowed);
         let states = charges.iter().map(state);
         let now = Timestamp::from_micros(0);
-        let decision = Ok(Decision::new(CountedBy::Nobody, now, states));
-        match self.later {
-            true => StoreFuture::boxed(future::ready(decision)),
-            false => StoreFuture::ready(decision),
-        }
-    }
-
-    fn reset(&self, _: &Policy, _: &Key) -> StoreFuture<()> {
-        StoreFuture::ready(Ok(()))
-    }
+        StoreFuture::ready(Ok(Decision::new(CountedBy::Nobody, now, states)))
+    })
 }
 
 // Reproducer: a failed request kept its slot for as long as its future was kept.
@@ -1002,24 +989,12 @@ async fn failure_of_the_handler_is_settled_before_the_future_is_dropped() {
 
 // === Stores that cannot ===
 
-/// Counts in process, and leaves settling at its default.
-#[derive(Debug)]
-struct Plain(MemoryStore);
-
-impl Store for Plain {
-    fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
-        self.0.decide(charges)
-    }
-
-    fn reset(&self, policy: &Policy, key: &Key) -> StoreFuture<()> {
-        self.0.reset(policy, key)
-    }
-}
-
 #[tokio::test]
 async fn store_that_cannot_settle_is_reported_once_and_no_clients_business() {
     logged();
-    let mut world = World::over(Plain(MemoryStore::new()), Clock::system(), None);
+    let memory = MemoryStore::new();
+    let store = ScriptedStore::new(move |charges| memory.decide(charges));
+    let mut world = World::over(store, Clock::system(), None);
     let layer = world.layer([plan().key(Global).settle(|_: &CompletedRequest<'_>| 0)]);
     for _ in 0..5 {
         let response = ask(&layer.layer(answering(200)), request()).await;

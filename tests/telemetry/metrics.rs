@@ -18,17 +18,18 @@ use http::{Request, Response, StatusCode, request::Parts};
 use metrics::set_default_local_recorder;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusRecorder};
 use tollgate::{
-    Error, ErrorKind, Key, OnOutage, Policy, Quota, RateLimitLayer, RateLimiter,
+    ErrorKind, Key, OnOutage, Policy, Quota, RateLimitLayer, RateLimiter,
     block::Block,
     call::CallLimitLayer,
-    charge::{Charge, Receipt},
+    charge::Receipt,
     extract::{Global, Header},
-    store::{Store, StoreFuture},
+    memory::MemoryStore,
+    resilience::{Calls, ResilientStore},
+    store::{ScriptedStore, Store},
     tiers::{Tier, TierCache},
 };
 use tower::{Layer, ServiceExt, service_fn};
 
-use super::full::Full;
 use crate::support::Server;
 
 // === What is exported ===
@@ -396,7 +397,8 @@ async fn error_of_a_store_is_a_failed_decision() {
     let recorder = recorder();
     let _installed = set_default_local_recorder(&recorder);
     let policy = Policy::new("api", Quota::per_hour(9));
-    let limiter = RateLimiter::new(Failing, [policy.clone()]).expect("a limiter");
+    let broken = ScriptedStore::failing(ErrorKind::Unavailable, "broken").later();
+    let limiter = RateLimiter::new(broken, [policy.clone()]).expect("a limiter");
     let decided = limiter.check(&[policy.charge(Key::GLOBAL)]).await;
     assert!(decided.is_err());
     let exported = Exported::of(&recorder.handle().render());
@@ -409,7 +411,7 @@ async fn shed_decisions_are_counted_and_are_none_of_the_fallback() {
     for reports_calls in [true, false] {
         let recorder = recorder();
         let _installed = set_default_local_recorder(&recorder);
-        let store = Full::behind_a_breaker(reports_calls);
+        let store = over_a_full_store(reports_calls);
         let policy = Policy::new("api", Quota::per_hour(9));
         for _ in 0..20 {
             let decision = store.decide(&[policy.charge(Key::GLOBAL)]).await;
@@ -610,18 +612,14 @@ async fn until(is_reached: impl Fn() -> bool, act: impl AsyncFn()) {
     }
 }
 
-/// A store that is broken.
-#[derive(Debug)]
-struct Failing;
-
-impl Store for Failing {
-    fn decide(&self, _: &[Charge<'_>]) -> StoreFuture<tollgate::Decision> {
-        StoreFuture::boxed(async { Err(Error::new(ErrorKind::Unavailable, "broken")) })
+/// Returns a breaker over a store that sheds every decision before anything is done for it.
+fn over_a_full_store(reports_calls: bool) -> ResilientStore {
+    let full = ScriptedStore::failing(ErrorKind::Overloaded, "full");
+    let mut builder = ResilientStore::builder(full, MemoryStore::new());
+    if reports_calls {
+        builder = builder.calls(Calls::new());
     }
-
-    fn reset(&self, _: &Policy, _: &Key) -> StoreFuture<()> {
-        StoreFuture::ready(Ok(()))
-    }
+    builder.build().expect("a usable store")
 }
 
 /// The text format of Prometheus.

@@ -1,5 +1,3 @@
 //! Metrics.
 
-#[path = "../in_process/resilience/full.rs"]
-mod full;
 mod metrics;

@@ -12,20 +12,19 @@ use std::{
 
 use tokio::time::{self, Instant};
 use tollgate::{
-    Decision, Error, ErrorKind, Hold, Key, Policy, Quota, RateLimiter,
+    Decision, ErrorKind, Hold, Key, Policy, Quota, RateLimiter,
     algorithm::{Algorithm, QueueLimits},
     call::{
         CallFuture, CallLimit, CallLimitLayer, CallLimitLayerBuilder, CallOutcome, CallRule,
         CompletedCall,
     },
-    charge::{Charge, Receipt},
     clock::{Clock, Timestamp},
     diagnosis::{Code, Warning},
     extract::Extracted,
     memory::MemoryStore,
     rejection::{Reason, Rejection},
     rules::{OnMissingKey, RuleMode},
-    store::{Store, StoreFuture},
+    store::ScriptedStore,
 };
 use tower::{Layer, Service, ServiceBuilder, ServiceExt, limit::ConcurrencyLimit, service_fn};
 
@@ -280,17 +279,8 @@ async fn ambiguous_key_of_a_call_is_denied_under_every_choice_and_charges_the_ot
 
 #[tokio::test]
 async fn store_that_cannot_decide_denies_with_a_reason() {
-    #[derive(Debug)]
-    struct Broken;
-    impl Store for Broken {
-        fn decide(&self, _: &[Charge<'_>]) -> StoreFuture<Decision> {
-            StoreFuture::ready(Err(Error::new(ErrorKind::Unavailable, "not today")))
-        }
-        fn reset(&self, _: &Policy, _: &Key) -> StoreFuture<()> {
-            StoreFuture::ready(Ok(()))
-        }
-    }
-    let limiter = RateLimiter::new(Broken, []).expect("it is well set up");
+    let broken = ScriptedStore::failing(ErrorKind::Unavailable, "not today");
+    let limiter = RateLimiter::new(broken, []).expect("it is well set up");
     let layer = CallLimitLayer::builder(&limiter, |_: Call, rejection: &Rejection| {
         assert_eq!(*rejection.reason(), Reason::Unavailable);
         Err::<String, _>(rejection.error().expect("it is told").to_string())
@@ -811,36 +801,10 @@ fn over(later: bool, clock: Clock) -> RateLimiter {
     let memory = MemoryStore::builder().clock(clock).build();
     let memory = memory.expect("it is well set up");
     let limiter = match later {
-        true => RateLimiter::new(Later(memory), []),
+        true => RateLimiter::new(ScriptedStore::over(memory).later(), []),
         false => RateLimiter::new(memory, []),
     };
     limiter.expect("it is well set up")
-}
-
-/// Decides in process, and lets its callers wait for it.
-#[derive(Debug)]
-struct Later(MemoryStore);
-
-impl Store for Later {
-    fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
-        let decided = self.0.decide(charges);
-        StoreFuture::boxed(async move {
-            tokio::task::yield_now().await;
-            decided.await
-        })
-    }
-
-    fn settle(&self, receipt: Receipt) -> StoreFuture<()> {
-        self.0.settle(receipt)
-    }
-
-    fn hold(&self, receipt: &Receipt) {
-        self.0.hold(receipt);
-    }
-
-    fn reset(&self, policy: &Policy, key: &Key) -> StoreFuture<()> {
-        self.0.reset(policy, key)
-    }
 }
 
 fn poll<F: Future>(future: std::pin::Pin<&mut F>) -> Poll<F::Output> {

@@ -7,7 +7,6 @@ use std::{
     future::{self, Future},
     net::SocketAddr,
     pin::pin,
-    sync::Arc,
     task::{Context, Poll, Waker},
     time::Duration,
 };
@@ -27,14 +26,14 @@ use tollgate::{
     Decision, ErrorKind, Key, Policy, Quota, RateLimitLayer, RateLimiter,
     algorithm::{Algorithm, QueueLimits, WindowStart},
     builder::RateLimitLayerBuilder,
-    charge::{Charge, OwnedCharge},
+    charge::Charge,
     clock::{Clock, Timestamp},
     decision::{CountedBy, Outcome, PolicyState, Retry, Usage},
     extract::{Global, Header},
     headers::{DiscordScope, Headers, LegacyHeaders, ResetFormat},
     memory::MemoryStore,
     rules::OnMissingKey,
-    store::{Store, StoreFuture},
+    store::{ScriptedStore, StoreFuture},
     tiers::Tier,
 };
 use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
@@ -890,7 +889,9 @@ async fn policy_of_a_tier_is_described_with_the_terms_of_the_tier() {
             .policy(Policy::new("roomy", Quota::per_day(1_000)).key(Global))
             .headers(Headers::draft11());
         let at_once = builder.clone().clock(stopped());
-        for builder in [at_once, builder.store(Slow::default())] {
+        let memory = MemoryStore::builder().clock(stopped()).build();
+        let slow = ScriptedStore::over(memory.expect("a usable store")).later();
+        for builder in [at_once, builder.store(slow)] {
             let server = serve(builder).await;
             let (_, first) = raw(server).await;
             assert_eq!(first["ratelimit-policy"], policies);
@@ -1425,27 +1426,22 @@ enum Script {
     Uncounted,
 }
 
-impl Store for Script {
-    fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
-        if let Self::Fail = self {
-            let error = tollgate::Error::new(ErrorKind::Unavailable, "the test makes it fail");
-            return StoreFuture::ready(Err(error));
-        }
+impl Script {
+    fn store(self) -> ScriptedStore {
         let counted_by = match self {
+            Self::Fail => {
+                return ScriptedStore::failing(ErrorKind::Unavailable, "the test makes it fail");
+            }
             Self::Local => CountedBy::Fallback,
             Self::Refuse | Self::Uncounted => CountedBy::Nobody,
             _ => CountedBy::Shared,
         };
-        let states = charges.iter().map(|charge| self.state(charge));
-        StoreFuture::ready(Ok(Decision::new(counted_by, START, states)))
+        ScriptedStore::new(move |charges| {
+            let states = charges.iter().map(|charge| self.state(charge));
+            StoreFuture::ready(Ok(Decision::new(counted_by, START, states)))
+        })
     }
 
-    fn reset(&self, _: &Policy, _: &Key) -> StoreFuture<()> {
-        StoreFuture::ready(Ok(()))
-    }
-}
-
-impl Script {
     fn state(self, charge: &Charge<'_>) -> PolicyState {
         let name = *charge.policy().name();
         let after = |seconds| START + Duration::from_secs(seconds);
@@ -1469,36 +1465,7 @@ impl Script {
 fn scripted(script: Script) -> RateLimitLayerBuilder {
     RateLimitLayer::builder()
         .policy(Policy::new("everybody", Quota::per_minute(10)).key(Global))
-        .store(script)
-}
-
-// === Slow ===
-
-/// The in-process store with a delay.
-#[derive(Clone, Debug)]
-struct Slow(Arc<MemoryStore>);
-
-impl Default for Slow {
-    fn default() -> Self {
-        let store = MemoryStore::builder().clock(stopped()).build();
-        Self(Arc::new(store.expect("the settings are valid")))
-    }
-}
-
-impl Store for Slow {
-    fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
-        let charges: Vec<OwnedCharge> = charges.iter().map(Charge::to_owned).collect();
-        let store = Arc::clone(&self.0);
-        StoreFuture::boxed(async move {
-            tokio::task::yield_now().await;
-            let charges: Vec<_> = charges.iter().map(OwnedCharge::borrow).collect();
-            store.decide(&charges).await
-        })
-    }
-
-    fn reset(&self, policy: &Policy, key: &Key) -> StoreFuture<()> {
-        self.0.reset(policy, key)
-    }
+        .store(script.store())
 }
 
 // === Requests ===

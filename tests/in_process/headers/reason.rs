@@ -6,13 +6,12 @@ use axum::body::Body;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, request::Parts};
 use sfv::{BareItem, Item, Parser};
 use tollgate::{
-    Decision, Error, ErrorKind, Key, Policy, Quota, RateLimitLayer,
-    charge::Charge,
+    ErrorKind, Key, Policy, Quota, RateLimitLayer,
     extract::{ExtensionKey, Header},
     headers::Headers,
     matching::PathPattern,
     rejection::Rejection,
-    store::{Store, StoreFuture},
+    store::ScriptedStore,
     tiers::Tier,
 };
 use tower::{Layer, ServiceExt, service_fn};
@@ -157,22 +156,9 @@ async fn store_that_fails_is_unavailable() {
     let layer = RateLimitLayer::builder()
         .policy(Policy::new("per-user", Quota::per_day(1)).key(Header::new("x-user")))
         .headers(Headers::reason_with_policy())
-        .store(Broken);
+        .store(ScriptedStore::failing(ErrorKind::Unavailable, "broken"));
     let layer = layer.build().expect("a usable layer");
     let (status, headers) = send(&layer, "/", &["ada"]).await;
     assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(headers[REASON], "unavailable");
-}
-
-#[derive(Debug)]
-struct Broken;
-
-impl Store for Broken {
-    fn decide(&self, _: &[Charge<'_>]) -> StoreFuture<Decision> {
-        StoreFuture::ready(Err(Error::new(ErrorKind::Unavailable, "broken")))
-    }
-
-    fn reset(&self, _: &Policy, _: &Key) -> StoreFuture<()> {
-        StoreFuture::ready(Ok(()))
-    }
 }

@@ -8,7 +8,7 @@ use std::{
     panic,
     pin::{Pin, pin},
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     task::{Context, Poll, Wake, Waker},
@@ -17,15 +17,16 @@ use std::{
 
 use axum::{Router, body::Body, routing::get};
 use bytes::Bytes;
+use futures_util::FutureExt;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, header};
 use http_body::Frame;
 use http_body_util::BodyExt;
 use proptest::prelude::*;
-use tokio::{sync::oneshot, time};
+use tokio::time;
 use tollgate::{
     Decision, Error, ErrorKind, Key, Policy, Quota, RateLimitLayer, RateLimiter,
     builder::RateLimitLayerBuilder,
-    charge::{Charge, OwnedCharge},
+    charge::Charge,
     clock::{Clock, Timestamp},
     decision::{CountedBy, Outcome, PolicyState, Retry, Usage},
     extract::{Global, Header},
@@ -33,7 +34,7 @@ use tollgate::{
     middleware::ResponseBody,
     rejection::{Reason, Rejection},
     rules::OnMissingKey,
-    store::{Store, StoreFuture},
+    store::{PendingDecision, ScriptedStore, Store, StoreFuture},
 };
 use tower::{
     BoxError, Layer, Service, ServiceBuilder, ServiceExt,
@@ -121,7 +122,7 @@ async fn nothing_is_charged_while_the_inner_service_is_not_ready() {
 
 #[test]
 fn two_requests_can_wait_for_decisions_at_once_and_end_in_any_order() {
-    let store = Deliberate::default();
+    let store = ScriptedStore::pending();
     let (inner, mut handle) = mock();
     let mut service = over(store.clone()).layer(inner);
 
@@ -129,7 +130,7 @@ fn two_requests_can_wait_for_decisions_at_once_and_end_in_any_order() {
     let mut first = pin!(service.call(request_for("first")));
     assert!(poll_ready(&mut service).is_ready());
     let mut second = pin!(service.call(request_for("second")));
-    let (first_verdict, second_verdict) = (store.question(), store.question());
+    let (first_verdict, second_verdict) = (question(&store), question(&store));
 
     give(second_verdict, Verdict::Allow);
     assert!(poll(first.as_mut()).is_pending());
@@ -144,7 +145,7 @@ fn two_requests_can_wait_for_decisions_at_once_and_end_in_any_order() {
 
 #[test]
 fn inner_service_is_not_called_before_the_decision_is_there() {
-    let store = Deliberate::default();
+    let store = ScriptedStore::pending();
     let (inner, mut handle) = mock();
     let mut service = over(store.clone()).layer(inner);
     assert!(poll_ready(&mut service).is_ready());
@@ -153,7 +154,7 @@ fn inner_service_is_not_called_before_the_decision_is_there() {
         assert!(poll(future.as_mut()).is_pending());
         assert_eq!(called_for(&mut handle), None);
     }
-    give(store.question(), Verdict::Allow);
+    give(question(&store), Verdict::Allow);
     assert!(poll(future.as_mut()).is_pending());
     assert!(handle.poll_request().is_ready());
 }
@@ -163,7 +164,7 @@ fn future_is_woken_by_the_decision_and_then_by_the_inner_service() {
     let alarm = Arc::new(Alarm::default());
     let waker = Waker::from(Arc::clone(&alarm));
     let context = &mut Context::from_waker(&waker);
-    let store = Deliberate::default();
+    let store = ScriptedStore::pending();
     let (inner, mut handle) = mock();
     let mut service = over(store.clone()).layer(inner);
     assert!(poll_ready(&mut service).is_ready());
@@ -171,7 +172,7 @@ fn future_is_woken_by_the_decision_and_then_by_the_inner_service() {
 
     assert!(future.as_mut().poll(context).is_pending());
     assert!(!alarm.rang());
-    give(store.question(), Verdict::Allow);
+    give(question(&store), Verdict::Allow);
     assert!(alarm.rang());
     assert!(future.as_mut().poll(context).is_pending());
     let Poll::Ready(Some((_, answer))) = handle.poll_request() else {
@@ -201,7 +202,7 @@ impl Wake for Alarm {
 
 #[tokio::test(start_paused = true)]
 async fn timeout_around_ends_a_decision_that_never_comes() {
-    let store = Deliberate::default();
+    let store = ScriptedStore::pending();
     let (inner, mut handle) = mock();
     let limited = over(store.clone()).layer(ConcurrencyLimit::new(inner, 1));
     let mut other = limited.clone();
@@ -211,7 +212,7 @@ async fn timeout_around_ends_a_decision_that_never_comes() {
         .err()
         .expect("it takes too long");
     assert!(error.is::<Elapsed>());
-    assert!(store.question().is_closed());
+    assert!(question(&store).is_abandoned());
     assert!(poll_ready(&mut other).is_ready());
     assert_eq!(called_for(&mut handle), None);
 }
@@ -322,7 +323,7 @@ fn future_dropped_before_its_first_poll_leaks_no_permit() {
 
 #[test]
 fn future_dropped_while_deciding_does_not_call_the_service_or_leak_a_permit() {
-    let store = Deliberate::default();
+    let store = ScriptedStore::pending();
     let (inner, mut handle) = mock();
     let mut service = over(store.clone()).layer(ConcurrencyLimit::new(inner, 1));
     let mut other = service.clone();
@@ -334,7 +335,7 @@ fn future_dropped_while_deciding_does_not_call_the_service_or_leak_a_permit() {
     assert!(poll_ready(&mut other).is_ready());
     assert_eq!(called_for(&mut handle), None);
     // and the store knows that nobody waits for it
-    assert!(store.question().is_closed());
+    assert!(question(&store).is_abandoned());
 }
 
 #[test]
@@ -564,7 +565,7 @@ fn layer_service_and_future_can_go_to_another_thread() {
 
 #[test]
 fn future_is_debug_with_every_body() {
-    let mut service = over(Deliberate::default()).layer(Breaking { when_polled: false });
+    let mut service = over(ScriptedStore::pending()).layer(Breaking { when_polled: false });
     let future = service.call(request());
     assert!(format!("{future:?}").contains("decision"));
 }
@@ -650,7 +651,7 @@ async fn body_of_a_rejection_is_one_piece_of_known_size() {
 fn empty_rejection_ends_at_once() {
     let layer = RateLimitLayer::builder()
         .policy(everybody_policy(1).key(Global))
-        .store(Scripted(Verdict::Deny, Pace::AtOnce))
+        .store(Verdict::Deny.store(Pace::AtOnce))
         .on_rejection(|_: &Rejection| Response::new(""))
         .build()
         .expect("it is well set up");
@@ -934,34 +935,18 @@ fn one_policy_that_refuses_makes_it_503_even_beside_a_denial() {
     let layer = RateLimitLayer::builder()
         .policy(Policy::new("first", Quota::per_minute(10)).key(Global))
         .policy(Policy::new("second", Quota::per_minute(10)).key(Global))
-        .store(Mixed)
+        .store(ScriptedStore::new(|charges| {
+            let [denied, refused] = charges else {
+                panic!("two policies");
+            };
+            let states = [Verdict::Deny.state(denied), Verdict::Refuse.state(refused)];
+            StoreFuture::ready(Ok(Decision::new(CountedBy::Fallback, START, states)))
+        }))
         .build()
         .expect("it is well set up");
     let response = answer(&mut layer.layer(Echo), request());
     assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(limits(&response), Limits::default());
-}
-
-/// Denies by the first policy, and cannot count the others.
-#[derive(Debug)]
-struct Mixed;
-
-impl Store for Mixed {
-    fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
-        let states = charges.iter().enumerate().map(|(index, charge)| {
-            let verdict = if index == 0 {
-                Verdict::Deny
-            } else {
-                Verdict::Refuse
-            };
-            verdict.state(charge)
-        });
-        StoreFuture::ready(Ok(Decision::new(CountedBy::Fallback, START, states)))
-    }
-
-    fn reset(&self, _: &Policy, _: &Key) -> StoreFuture<()> {
-        StoreFuture::ready(Ok(()))
-    }
 }
 
 #[tokio::test]
@@ -979,7 +964,7 @@ async fn custom_rejection_is_sent_with_our_headers_unless_it_has_its_own() {
     {
         let layer = RateLimitLayer::builder()
             .policy(everybody_policy(10).key(Global))
-            .store(Scripted(Verdict::Deny, pace))
+            .store(Verdict::Deny.store(pace))
             .on_rejection(move |rejection: &Rejection| {
                 let seconds = rejection.retry_after_secs().expect("it is known");
                 Response::builder()
@@ -1005,7 +990,7 @@ async fn custom_rejection_may_be_text_or_bytes() {
     let layer = || {
         RateLimitLayer::builder()
             .policy(everybody_policy(10).key(Global))
-            .store(Scripted(Verdict::Deny, Pace::AtOnce))
+            .store(Verdict::Deny.store(Pace::AtOnce))
     };
     let borrowed = layer().on_rejection(|_: &Rejection| Response::new("text"));
     let owned = layer().on_rejection(|_: &Rejection| Response::new("text".to_owned()));
@@ -1394,6 +1379,15 @@ enum Verdict {
 }
 
 impl Verdict {
+    /// Returns a store that decides everything like this.
+    fn store(self, pace: Pace) -> ScriptedStore {
+        let store = ScriptedStore::new(move |charges| StoreFuture::ready(self.on(charges)));
+        match pace {
+            Pace::AtOnce => store,
+            Pace::Later => store.later(),
+        }
+    }
+
     fn on(self, charges: &[Charge<'_>]) -> Result<Decision, Error> {
         if self == Self::Fail {
             return Err(Error::new(ErrorKind::Unavailable, "it was told to fail"));
@@ -1436,67 +1430,6 @@ impl Verdict {
 enum Pace {
     AtOnce,
     Later,
-}
-
-// === Scripted ===
-
-/// A store that says one thing.
-#[derive(Debug)]
-struct Scripted(Verdict, Pace);
-
-impl Store for Scripted {
-    fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
-        let decided = self.0.on(charges);
-        match self.1 {
-            Pace::AtOnce => StoreFuture::ready(decided),
-            Pace::Later => StoreFuture::boxed(async {
-                tokio::task::yield_now().await;
-                decided
-            }),
-        }
-    }
-
-    fn reset(&self, _: &Policy, _: &Key) -> StoreFuture<()> {
-        StoreFuture::ready(Ok(()))
-    }
-}
-
-// === Deliberate ===
-
-/// A store that answers when the test does, question by question.
-#[derive(Clone, Debug, Default)]
-struct Deliberate {
-    questions: Arc<Mutex<VecDeque<oneshot::Sender<Verdict>>>>,
-}
-
-impl Deliberate {
-    #[track_caller]
-    fn question(&self) -> oneshot::Sender<Verdict> {
-        let mut questions = self.questions.lock().expect("nobody panics with it");
-        questions.pop_front().expect("the store was asked")
-    }
-}
-
-impl Store for Deliberate {
-    fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
-        let (question, verdict) = oneshot::channel();
-        let mut questions = self.questions.lock().expect("nobody panics with it");
-        questions.push_back(question);
-        let charges: Vec<OwnedCharge> = charges.iter().map(Charge::to_owned).collect();
-        StoreFuture::boxed(async move {
-            let verdict = verdict.await.expect("the test answers");
-            let charges: Vec<_> = charges.iter().map(OwnedCharge::borrow).collect();
-            verdict.on(&charges)
-        })
-    }
-
-    fn reset(&self, _: &Policy, _: &Key) -> StoreFuture<()> {
-        StoreFuture::ready(Ok(()))
-    }
-}
-
-fn give(question: oneshot::Sender<Verdict>, verdict: Verdict) {
-    assert!(question.send(verdict).is_ok(), "somebody waits for it");
 }
 
 // === Limits ===
@@ -1562,7 +1495,19 @@ fn over(store: impl Store) -> RateLimitLayer {
 }
 
 fn scripted(verdict: Verdict, pace: Pace) -> RateLimitLayer {
-    over(Scripted(verdict, pace))
+    over(verdict.store(pace))
+}
+
+/// Returns the next decision that waits for the test.
+#[track_caller]
+fn question(store: &ScriptedStore) -> PendingDecision {
+    let next = store.next_pending().now_or_never();
+    next.expect("the store was asked")
+}
+
+fn give(question: PendingDecision, verdict: Verdict) {
+    assert!(!question.is_abandoned(), "somebody waits for it");
+    question.complete(|charges| verdict.on(charges));
 }
 
 async fn remaining(layer: &RateLimitLayer, policy: &Policy) -> u64 {

@@ -33,15 +33,15 @@ use tokio::{
     time,
 };
 use tollgate::{
-    Decision, Key, Policy, Quota, RateLimitLayer, RateLimiter,
-    charge::{Charge, Receipt},
+    Key, Policy, Quota, RateLimitLayer, RateLimiter,
+    charge::Receipt,
     clock::{Clock, Timestamp},
     decision::PolicyName,
     diagnosis::{Code, Warning},
     extract::{Global, PeerIp},
     middleware::ActualCost,
     rules::{CompletedRequest, RequestOutcome, RuleMode},
-    store::{Store, StoreFuture},
+    store::ScriptedStore,
 };
 use tower::{Layer, ServiceExt, service_fn};
 
@@ -251,11 +251,10 @@ async fn client_that_leaves_ends_the_handler_and_the_server_goes_on() {
 
 #[tokio::test]
 async fn client_that_leaves_ends_the_wait_for_a_decision() {
-    let store = Silent::default();
-    let asked = Arc::clone(&store.asked);
+    let store = ScriptedStore::pending();
     let layer = RateLimitLayer::builder()
         .policy(Policy::new("per-ip", Quota::per_minute(10)).key(PeerIp))
-        .store(store)
+        .store(store.clone())
         .build()
         .expect("it is well set up");
     let app = Router::new()
@@ -266,11 +265,9 @@ async fn client_that_leaves_ends_the_wait_for_a_decision() {
     client
         .send("GET /limited HTTP/1.1\r\nhost: test\r\n\r\n")
         .await;
-    let mut presence = in_time(asked.lock().await.recv())
-        .await
-        .expect("the store is asked");
+    let mut decision = in_time(store.next_pending()).await;
     drop(client);
-    assert_eq!(in_time(presence.recv()).await, None);
+    in_time(decision.abandoned()).await;
     assert_eq!(Client::connect(server).await.get("/").await.status, 200);
 }
 
@@ -777,40 +774,6 @@ struct Meter {
 impl Drop for Meter {
     fn drop(&mut self) {
         self.cost.set("tokens", self.used);
-    }
-}
-
-// === Silent ===
-
-/// A store that never answers, and tells of each question with a channel that ends when nobody waits any more.
-#[derive(Debug)]
-struct Silent {
-    asking: mpsc::UnboundedSender<mpsc::Receiver<()>>,
-    asked: Arc<tokio::sync::Mutex<mpsc::UnboundedReceiver<mpsc::Receiver<()>>>>,
-}
-
-impl Default for Silent {
-    fn default() -> Self {
-        let (asking, asked) = mpsc::unbounded_channel();
-        Self {
-            asking,
-            asked: Arc::new(tokio::sync::Mutex::new(asked)),
-        }
-    }
-}
-
-impl Store for Silent {
-    fn decide(&self, _: &[Charge<'_>]) -> StoreFuture<Decision> {
-        let (present, presence) = mpsc::channel(1);
-        self.asking.send(presence).expect("the test waits");
-        StoreFuture::boxed(async move {
-            let _present = present;
-            future::pending().await
-        })
-    }
-
-    fn reset(&self, _: &Policy, _: &Key) -> StoreFuture<()> {
-        StoreFuture::ready(Ok(()))
     }
 }
 

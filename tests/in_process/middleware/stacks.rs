@@ -21,8 +21,7 @@ use hyper::server::conn::http1;
 use hyper_util::{rt::TokioIo, service::TowerToHyperService};
 use tokio::net::TcpListener;
 use tollgate::{
-    Decision, Key, Policy, Quota, RateLimitLayer, RateLimiter,
-    charge::Charge,
+    Decision, Policy, Quota, RateLimitLayer, RateLimiter,
     clock::{Clock, Timestamp},
     decision::{CountedBy, Outcome, PolicyState},
     extract::{Global, Header, PeerIp, Route},
@@ -30,7 +29,7 @@ use tollgate::{
     middleware::{ActualCost, RateLimit, RateLimitInfo, ResponseBody, ResponseFuture},
     rejection::{Reason, Rejection},
     rules::{CompletedRequest, OnMissingKey},
-    store::{Store, StoreFuture},
+    store::{ScriptedStore, StoreFuture},
 };
 use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_http::trace::TraceLayer;
@@ -219,7 +218,13 @@ async fn handler_sees_that_the_shared_store_is_away() {
         (CountedBy::Nobody, true),
         (CountedBy::Shared, false),
     ] {
-        let limiter = RateLimiter::new(By(counted_by), []).expect("it is well set up");
+        let store = ScriptedStore::new(move |charges| {
+            let names = charges.iter().map(|charge| *charge.policy().name());
+            let states = names.map(|name| PolicyState::uncounted(name, Outcome::Allowed));
+            let now = Timestamp::from_micros(1_700_000_000_000_000);
+            StoreFuture::ready(Ok(Decision::new(counted_by, now, states)))
+        });
+        let limiter = RateLimiter::new(store, []).expect("it is well set up");
         let layer = RateLimitLayer::builder()
             .policy(Policy::new("p", Quota::per_minute(1)).key(Global))
             .limiter(&limiter);
@@ -455,23 +460,6 @@ fn future_can_go_to_another_thread_when_what_it_holds_can() {
 }
 
 // === Helpers ===
-
-/// A store that allows everything and says who counted.
-#[derive(Debug)]
-struct By(CountedBy);
-
-impl Store for By {
-    fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
-        let state =
-            |charge: &Charge<'_>| PolicyState::uncounted(*charge.policy().name(), Outcome::Allowed);
-        let now = Timestamp::from_micros(1_700_000_000_000_000);
-        StoreFuture::ready(Ok(Decision::new(self.0, now, charges.iter().map(state))))
-    }
-
-    fn reset(&self, _: &Policy, _: &Key) -> StoreFuture<()> {
-        StoreFuture::ready(Ok(()))
-    }
-}
 
 fn limit(name: &str, count: u64, key: impl tollgate::extract::KeyExtractor) -> RateLimitLayer {
     let layer =

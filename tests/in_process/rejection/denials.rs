@@ -2,6 +2,7 @@
 
 use std::{
     convert::Infallible,
+    iter,
     sync::{Arc, Mutex},
 };
 
@@ -9,14 +10,14 @@ use bytes::Bytes;
 use http::{Request, Response, StatusCode, header, request::Parts};
 use http_body_util::BodyExt;
 use tollgate::{
-    Decision, Error, ErrorKind, Key, OnOutage, Policy, Quota, RateLimitLayer,
+    Decision, ErrorKind, OnOutage, Policy, Quota, RateLimitLayer,
     builder::RateLimitLayerBuilder,
-    charge::{Charge, OwnedCharge},
     clock::{Clock, Timestamp},
     decision::{CountedBy, Outcome, PolicyState},
     extract::{ApiKey, Global, Header, PeerIp},
+    memory::MemoryStore,
     rejection::{MakeRejection, Rejection, RejectionFormat},
-    store::{Store, StoreFuture},
+    store::{ScriptedStore, StoreFuture},
 };
 use tower::{Layer, Service, ServiceExt, service_fn};
 
@@ -44,7 +45,11 @@ async fn problem_names_the_policies_that_are_exceeded() {
 
 #[tokio::test]
 async fn problem_of_an_unavailable_store_names_no_policy() {
-    for store in [Broken::Unavailable, Broken::DeniesFirst, Broken::Fails] {
+    for store in [
+        unavailable_but(Outcome::Unavailable),
+        unavailable_but(Outcome::Limited),
+        failing(),
+    ] {
         let reply = first(
             broken(store).on_rejection(RejectionFormat::problem_json()),
             plain(),
@@ -105,7 +110,7 @@ async fn text_is_the_message() {
     let expected = "rate limit everybody exceeded, retry in 60 seconds";
     assert_eq!(reply.parts(), (429, "text/plain; charset=utf-8", expected));
     let reply = first(
-        broken(Broken::Fails).on_rejection(RejectionFormat::text()),
+        broken(failing()).on_rejection(RejectionFormat::text()),
         plain(),
     )
     .await;
@@ -223,7 +228,7 @@ async fn rejection_is_not_stored_unless_it_sets_cache_control() {
         assert_eq!(limited.cache.as_deref(), Some("no-store"), "{format:?}");
         for builder in [
             builder(by_header()),
-            broken(Broken::Fails),
+            broken(failing()),
             one_a_minute().forbid(|_: &Parts| true),
         ] {
             let reply = first(builder.on_rejection(format.clone()), plain()).await;
@@ -272,7 +277,9 @@ async fn closure_receives_the_request_head_and_the_decision() {
     );
 
     // also if the decision is not ready at once
-    let slow = one_a_minute().store(Slow::default()).on_rejection(format);
+    let memory = MemoryStore::builder().clock(stopped()).build();
+    let slow = ScriptedStore::over(memory.expect("a usable store")).later();
+    let slow = one_a_minute().store(slow).on_rejection(format);
     let reply = denied(slow, request()).await;
     assert_eq!(
         (reply.status, reply.body.as_str()),
@@ -348,72 +355,27 @@ fn debug_output_names_the_format() {
 
 // === Broken store ===
 
-/// A store that is down.
-#[derive(Clone, Copy, Debug)]
-enum Broken {
-    /// The first policy denies, the others are unavailable.
-    DeniesFirst,
-    Fails,
-    Unavailable,
+fn failing() -> ScriptedStore {
+    ScriptedStore::failing(ErrorKind::Unavailable, "the test makes it fail")
 }
 
-impl Store for Broken {
-    fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
-        let states = charges.iter().enumerate().map(|(index, charge)| {
-            let outcome = match self {
-                Self::DeniesFirst if index == 0 => Outcome::Limited,
-                _ => Outcome::Unavailable,
-            };
-            PolicyState::uncounted(*charge.policy().name(), outcome)
-        });
-        StoreFuture::ready(match self {
-            Self::Fails => Err(Error::new(ErrorKind::Unavailable, "the test makes it fail")),
-            _ => Ok(Decision::new(CountedBy::Nobody, START, states)),
-        })
-    }
-
-    fn reset(&self, _: &Policy, _: &Key) -> StoreFuture<()> {
-        StoreFuture::ready(Ok(()))
-    }
+/// A store that decides the first policy like this, and cannot count the others.
+fn unavailable_but(first: Outcome) -> ScriptedStore {
+    ScriptedStore::new(move |charges| {
+        let outcomes = iter::once(first).chain(iter::repeat(Outcome::Unavailable));
+        let names = charges.iter().map(|charge| *charge.policy().name());
+        let states = names.zip(outcomes);
+        let states = states.map(|(name, outcome)| PolicyState::uncounted(name, outcome));
+        StoreFuture::ready(Ok(Decision::new(CountedBy::Nobody, START, states)))
+    })
 }
 
-fn broken(store: Broken) -> RateLimitLayerBuilder {
+fn broken(store: ScriptedStore) -> RateLimitLayerBuilder {
     let policy = |name| Policy::new(name, Quota::per_minute(1)).on_outage(OnOutage::Deny);
     RateLimitLayer::builder()
         .policy(policy("first").key(Global))
         .policy(policy("second").key(Global))
         .store(store)
-}
-
-// === Slow ===
-
-/// The in-process store with a delay.
-#[derive(Clone, Debug)]
-struct Slow(Arc<tollgate::memory::MemoryStore>);
-
-impl Default for Slow {
-    fn default() -> Self {
-        let store = tollgate::memory::MemoryStore::builder()
-            .clock(stopped())
-            .build();
-        Self(Arc::new(store.expect("the settings are valid")))
-    }
-}
-
-impl Store for Slow {
-    fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
-        let charges: Vec<OwnedCharge> = charges.iter().map(Charge::to_owned).collect();
-        let store = Arc::clone(&self.0);
-        StoreFuture::boxed(async move {
-            tokio::task::yield_now().await;
-            let charges: Vec<_> = charges.iter().map(OwnedCharge::borrow).collect();
-            store.decide(&charges).await
-        })
-    }
-
-    fn reset(&self, policy: &Policy, key: &Key) -> StoreFuture<()> {
-        self.0.reset(policy, key)
-    }
 }
 
 // === Requests ===

@@ -14,14 +14,13 @@ use http_body::Body as _;
 use http_body_util::BodyExt;
 use tokio::{net::TcpListener, time};
 use tollgate::{
-    Decision, Error, ErrorKind, Key, Policy, Quota, RateLimitLayer,
+    ErrorKind, Key, Policy, Quota, RateLimitLayer,
     builder::RateLimitLayerBuilder,
-    charge::Charge,
     clock::{Clock, Timestamp},
     extract::{ApiKey, Global, Header, PeerIp},
     headers::Headers,
     rejection::{Rejection, RejectionFormat},
-    store::{Store, StoreFuture},
+    store::ScriptedStore,
 };
 use tonic::{
     Code, Status,
@@ -219,7 +218,8 @@ async fn peer_addresses_of_tonic_are_counted_by_network() {
 
 #[tokio::test]
 async fn tonic_client_sees_an_outage_as_unavailable() {
-    let server = serve(builder().store(Broken)).await;
+    let broken = ScriptedStore::failing(ErrorKind::Unavailable, "the test makes it fail");
+    let server = serve(builder().store(broken)).await;
     let status = send(&mut connect(server).await)
         .await
         .expect_err("nobody decides");
@@ -481,24 +481,6 @@ async fn details_of_any_length_can_be_decoded() {
         }
         let retry = details.retry_info().expect("waiting helps");
         assert_eq!(retry.retry_delay, Some(Duration::from_secs(60)));
-    }
-}
-
-// === Broken store ===
-
-#[derive(Debug)]
-struct Broken;
-
-impl Store for Broken {
-    fn decide(&self, _: &[Charge<'_>]) -> StoreFuture<Decision> {
-        StoreFuture::ready(Err(Error::new(
-            ErrorKind::Unavailable,
-            "the test makes it fail",
-        )))
-    }
-
-    fn reset(&self, _: &Policy, _: &Key) -> StoreFuture<()> {
-        StoreFuture::ready(Ok(()))
     }
 }
 

@@ -22,10 +22,9 @@ use tollgate::{
     error::Phase,
     memory::MemoryStore,
     resilience::{Calls, ResilientStore},
-    store::{Mode, Store, StoreFuture},
+    store::{Mode, ScriptedStore, Store, StoreFuture},
 };
 
-use super::full::Full;
 use crate::support::logged;
 
 const DEADLINE: Duration = Duration::from_millis(50);
@@ -546,11 +545,21 @@ fn shed_decisions_take_the_outage_choice_and_are_no_evidence_against_the_store()
     }
 }
 
+/// Returns a breaker over a store that sheds every decision before anything is done for it.
+fn over_a_full_store(reports_calls: bool) -> ResilientStore {
+    let full = ScriptedStore::failing(ErrorKind::Overloaded, "full");
+    let mut builder = ResilientStore::builder(full, MemoryStore::new());
+    if reports_calls {
+        builder = builder.calls(Calls::new());
+    }
+    builder.build().expect("a usable store")
+}
+
 // Regression: a decision that was shed at once still got a future, and its caller waited to be polled.
 #[test]
 fn decision_that_is_shed_at_once_returns_at_once() {
     for reports_calls in [true, false] {
-        let store = Full::behind_a_breaker(reports_calls);
+        let store = over_a_full_store(reports_calls);
         for _ in 0..100 {
             let decision = ask(&store).take_ready().expect("at once");
             let decision = decision.expect("a decision, whatever breaks");

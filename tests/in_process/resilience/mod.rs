@@ -1,4 +1,3 @@
 //! Outages: the breaker.
 
 mod breaker;
-mod full;
