@@ -10,24 +10,19 @@ use std::{
     time::Duration,
 };
 
-use tokio::task::AbortHandle;
-
 use crate::{
     store::{Health, Stats},
-    task::{spawn, timer},
+    task::{Running, timer},
 };
 
 use super::{json, shared::Shared, state::State};
 
-/// Starts the sampler on the caller's runtime, unless it runs.
-///
-/// A dashboard may be built before there is a runtime, and may outlive the one of its sampler, so each request calls this.
+/// Starts the sampler, unless it runs. Each request calls this, since the system may have had no thread for it before.
 pub(super) fn start(shared: &Arc<Shared>) {
-    let mut sampler = shared.sampler.lock();
-    let is_running = |task: &AbortHandle| !task.is_finished();
-    if !sampler.as_ref().is_some_and(is_running) {
-        *sampler = spawn::on_current(sample_every_second(Arc::downgrade(shared)));
-    }
+    let this = Arc::downgrade(shared);
+    shared
+        .sampler
+        .start(|running| sample_every_second(this, running));
 }
 
 /// Returns the present state as JSON.
@@ -38,7 +33,7 @@ pub(super) fn state(shared: &Shared) -> String {
 }
 
 /// Samples until the dashboard and its routes are dropped.
-async fn sample_every_second(shared: Weak<Shared>) {
+async fn sample_every_second(shared: Weak<Shared>, _running: Running) {
     while let Some(shared) = shared.upgrade() {
         sample(&shared);
         let past_second = shared.clock.now().as_micros() % SECOND;

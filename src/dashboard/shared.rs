@@ -2,13 +2,13 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use tokio::{sync::watch, task::AbortHandle};
+use tokio::sync::watch;
 
 use crate::{
     clock::Clock,
     key::HashSecret,
     store::{CallLatency, Stats},
-    task::Mutex,
+    task::{Mutex, SingleTask},
 };
 
 #[cfg(feature = "reload")]
@@ -31,7 +31,7 @@ pub(super) struct Shared {
     pub(super) live: Mutex<Option<watch::Sender<Arc<str>>>>,
     pub(super) places: Arc<Places>,
     /// The task that samples.
-    pub(super) sampler: Mutex<Option<AbortHandle>>,
+    pub(super) sampler: SingleTask,
 }
 
 impl Shared {
@@ -58,7 +58,7 @@ impl Shared {
             places: Places::new(max_clients, clock.clone()),
             clock,
             live: Mutex::new(Some(watch::Sender::new(Arc::from("")))),
-            sampler: Mutex::default(),
+            sampler: SingleTask::default(),
         }
     }
 

@@ -25,26 +25,26 @@ use std::{
     collections::HashMap,
     mem,
     sync::{Arc, Weak},
-    task::{Wake, Waker},
     time::Duration,
 };
 
 #[cfg(feature = "metrics")]
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tokio::runtime::Handle;
+use tokio::sync::Notify;
 
 use crate::{
     charge::Receipt,
     clock::Clock,
     decision::CountedBy,
+    error::{Error, ErrorKind, Phase},
     store::{Store, StoreFuture},
-    task::{Mutex, home, spawn, timer::sleep},
+    task::{Mutex, Running, SingleTask, timer::timeout},
 };
 
 use super::{
     key_batches::KeyBatches,
-    renewal::RenewalTask,
+    renewal::Renewals,
     schedule::HeldSlots,
     settler::{Settler, no_home},
 };
@@ -56,8 +56,11 @@ pub(crate) struct HoldRegistry {
     store: Arc<dyn Store>,
     /// Releases slots and corrects charges. Outlives the registry while settlements wait to be retried.
     settler: Arc<Settler>,
-    /// Schedule and task of the renewals.
-    renewal: Mutex<RenewalTask>,
+    renewals: Mutex<Renewals>,
+    /// The task that renews.
+    task: SingleTask,
+    /// Wakes the task before its time.
+    woken: Arc<Notify>,
     /// Number of slots that the holds have.
     #[cfg(feature = "metrics")]
     held: AtomicU64,
@@ -69,7 +72,9 @@ impl HoldRegistry {
         Self {
             settler: Arc::new(Settler::new(Arc::clone(&store))),
             store,
-            renewal: Mutex::default(),
+            renewals: Mutex::default(),
+            task: SingleTask::default(),
+            woken: Arc::default(),
             #[cfg(feature = "metrics")]
             held: AtomicU64::new(0),
         }
@@ -102,19 +107,19 @@ impl HoldRegistry {
             return None;
         }
         self.settler.resume_retries();
-        let runtime = Handle::try_current().ok();
-        let mut renewal = self.renewal.lock();
+        // Locked until the task has started, so that one that ends does not miss this hold.
+        let mut renewals = self.renewals.lock();
         let now = Clock::system().now();
-        let (number, soonest) = renewal.schedule.add(slots, now);
-        if renewal.is_on_time(now, soonest) {
-            return Some(number);
+        let (number, soonest) = renewals.schedule.add(slots, now);
+        if renewals.oversleeps(now, soonest) {
+            self.woken.notify_one();
         }
-        // Without a task on time, other holds may be due sooner than this one.
-        let wait = renewal.schedule.wait();
-        let wait = wait.map_or(soonest, |wait| wait.min(soonest));
-        let is_started = self.start_task(&mut renewal, runtime.as_ref(), wait);
-        drop(renewal);
-        if !is_started {
+        let is_running = self.task.start(|running| {
+            let woken = Arc::clone(&self.woken);
+            Self::run(Arc::downgrade(self), woken, running)
+        });
+        drop(renewals);
+        if !is_running {
             self.settler.log_not_renewed(&no_home());
         }
         Some(number)
@@ -127,7 +132,7 @@ impl HoldRegistry {
         #[cfg(feature = "metrics")]
         self.held.fetch_sub(slots_of(&receipt), Ordering::Relaxed);
         if let Some(number) = number
-            && self.renewal.lock().schedule.remove(number)
+            && self.renewals.lock().schedule.remove(number)
         {
             receipt.mark_acquire_pending();
         }
@@ -137,7 +142,7 @@ impl HoldRegistry {
     /// Ends a hold without settling it.
     pub(super) fn forget(&self, number: Option<u64>) {
         if let Some(number) = number {
-            self.renewal.lock().schedule.remove(number);
+            self.renewals.lock().schedule.remove(number);
         }
     }
 
@@ -147,66 +152,36 @@ impl HoldRegistry {
         self.held.load(Ordering::Relaxed)
     }
 
-    /// Starts a task that renews, after a wait, on this runtime or at home. Returns whether one of them took it.
-    fn start_task(
-        self: &Arc<Self>,
-        renewal: &mut RenewalTask,
-        runtime: Option<&Handle>,
-        wait: Duration,
-    ) -> bool {
-        let alarm = self.alarm();
-        let number = renewal.next_task(wait);
-        let task = || Self::run(Arc::downgrade(self), number, wait, alarm.clone());
-        let started = runtime.and_then(|runtime| spawn::on(runtime, task()));
-        let started = started.or_else(|| home::spawn(task()));
-        let is_started = started.is_some();
-        renewal.task_started(started, &alarm);
-        is_started
-    }
-
-    /// Returns the waker of the alarm.
-    fn alarm(self: &Arc<Self>) -> Waker {
-        Waker::from(Arc::new(LateTaskAlarm(Arc::downgrade(self))))
-    }
-
-    /// Replaces a task that is late: its runtime has ended, or is not driven.
-    fn replace_late_task(self: &Arc<Self>) {
-        let mut renewal = self.renewal.lock();
-        if !renewal.must_replace(&self.alarm()) {
-            return;
-        }
-        let is_started = self.start_task(&mut renewal, None, Duration::ZERO);
-        drop(renewal);
-        if !is_started {
-            self.settler.log_not_renewed(&no_home());
-        }
-    }
-
-    /// The renewal task: renews what is due, until no slots are held or another task takes over.
+    /// The renewal task: renews what is due, until no slots are held.
     ///
     /// ```text
     /// sleep ─▶ take_due ─▶ renew, up to 200 holds ─▶ take_due ─▶ .. ─▶ nothing due: next_wait ─▶ sleep
     /// ```
-    async fn run(registry: Weak<Self>, task: u64, mut wait: Duration, alarm: Waker) {
+    async fn run(registry: Weak<Self>, woken: Arc<Notify>, running: Running) {
+        let mut waited = Duration::ZERO;
         loop {
-            sleep(wait).await;
             // Not kept alive during the sleep: the limiter may be dropped.
             let Some(registry) = registry.upgrade() else {
                 return;
             };
-            let mut waited = wait;
             loop {
-                let waited = mem::take(&mut waited);
-                let due = registry.renewal.lock().take_due(task, waited, &alarm);
+                let due = registry.renewals.lock().take_due(mem::take(&mut waited));
                 if due.is_empty() {
                     break;
                 }
                 registry.renew(&due).await;
             }
-            let Some(next) = registry.renewal.lock().next_wait(task, &alarm) else {
-                return;
+            let wait = {
+                let mut renewals = registry.renewals.lock();
+                let Some(wait) = renewals.next_wait() else {
+                    drop(running);
+                    return;
+                };
+                wait
             };
-            wait = next;
+            drop(registry);
+            let is_woken = timeout(wait, woken.notified()).await.is_some();
+            waited = if is_woken { Duration::ZERO } else { wait };
         }
     }
 
@@ -223,25 +198,29 @@ impl HoldRegistry {
             }
         }
         let renewed = batches.call(|charges| self.store.renew(&charges));
+        // A store that never replies must not hold up the renewals of other keys.
+        let limit = self.renewals.lock().longest_renewal();
+        let renewed = timeout(limit, renewed).await;
+        let renewed = renewed.unwrap_or_else(|| vec![Err(no_reply()); numbers.len()]);
         let mut failed = HashMap::new();
-        for (number, renewed) in numbers.into_iter().zip(renewed.await) {
+        for (number, renewed) in numbers.into_iter().zip(renewed) {
             if let Err(error) = renewed {
                 failed.insert(number, error);
             }
         }
         // A hold that ended meanwhile may have released its slots before the renewal took them again.
         let (mut ended, mut lapsing) = (Vec::new(), None);
-        let mut renewal = self.renewal.lock();
+        let mut renewals = self.renewals.lock();
         for (number, slots) in due {
-            if !renewal.schedule.contains(*number) {
+            if !renewals.schedule.contains(*number) {
                 ended.extend(slots.iter().cloned());
             } else if let Some(error) = failed.get(number) {
-                lapsing = lapsing.or(Some(error).filter(|_| renewal.schedule.is_lapsing(*number)));
+                lapsing = lapsing.or(Some(error).filter(|_| renewals.schedule.is_lapsing(*number)));
             } else {
-                renewal.schedule.confirm(*number);
+                renewals.schedule.confirm(*number);
             }
         }
-        drop(renewal);
+        drop(renewals);
         // A reply that was missed once leaves half of the lease for the next tries.
         if let Some(error) = lapsing {
             self.settler.log_not_renewed(error);
@@ -261,15 +240,16 @@ fn slots_of(receipt: &Receipt) -> u64 {
     slots.map(|charge| charge.units()).sum()
 }
 
-// === LateTaskAlarm ===
+/// Returns the error of a renewal that took too long.
+fn no_reply() -> Error {
+    Error::new(
+        ErrorKind::Timeout(Phase::Reply),
+        "the store did not reply to the renewal of a slot lease",
+    )
+}
 
-/// Waker of the alarm. The timer's thread wakes it when the task is late.
-struct LateTaskAlarm(Weak<HoldRegistry>);
-
-impl Wake for LateTaskAlarm {
-    fn wake(self: Arc<Self>) {
-        if let Some(registry) = self.0.upgrade() {
-            registry.replace_late_task();
-        }
+impl Drop for HoldRegistry {
+    fn drop(&mut self) {
+        self.woken.notify_one();
     }
 }

@@ -38,7 +38,7 @@ use crate::{
     key::Key,
     policy::{Penalty, Policy},
     store::{Store, StoreFuture, TimeLeft},
-    task::{Mutex, home, spawn, timer::timeout},
+    task::{Mutex, home, timer::timeout},
 };
 
 /// Future of a list of blocks that is brought up to date.
@@ -417,7 +417,7 @@ impl Refresher {
     fn refresh_later(self: &Arc<Self>) {
         if self.turn().try_lock().is_ok() {
             let refresher = Arc::clone(self);
-            spawn::on_current(async move { refresher.refresh().await });
+            home::spawn(async move { refresher.refresh().await });
         }
     }
 

@@ -35,7 +35,7 @@ use crate::{
     error::{Error, ErrorKind, Phase},
     key::slot::slot_of,
     resilience::Calls,
-    task::{Mutex, RetryQueue},
+    task::{Mutex, RetryQueue, home::CallersRuntime},
 };
 
 use super::{
@@ -99,6 +99,8 @@ pub(super) struct Client {
     /// Whether the next dial begins at once, although the last ones failed.
     skips_next_backoff: AtomicBool,
     runs: Mutex<LatestRuns>,
+    /// Where dispatchers start.
+    pub(super) callers: CallersRuntime,
     /// When it was found to have been promoted the last time, in microseconds since the Unix epoch; 0 for never.
     promoted_at: AtomicU64,
     /// Whether the server has replied to a call.
@@ -139,6 +141,7 @@ impl Client {
             has_checked_eviction: AtomicBool::new(false),
             skips_next_backoff: AtomicBool::new(false),
             runs: Mutex::default(),
+            callers: CallersRuntime::default(),
             promoted_at: AtomicU64::new(0),
             has_replied: AtomicBool::new(false),
             mode: Arc::default(),
@@ -165,6 +168,7 @@ impl Client {
             has_checked_eviction: AtomicBool::new(false),
             skips_next_backoff: AtomicBool::new(false),
             runs: Mutex::default(),
+            callers: CallersRuntime::default(),
             promoted_at: AtomicU64::new(0),
             has_replied: AtomicBool::new(false),
             mode: Arc::clone(&self.mode),

@@ -97,7 +97,7 @@ impl Registration {
             && let Some(turn) = turn()
         {
             let renewing = Arc::clone(self).renew(Arc::clone(fleet), turn);
-            home::spawn_lasting(Box::pin(renewing));
+            home::spawn(renewing);
         }
     }
 

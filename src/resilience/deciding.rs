@@ -45,7 +45,6 @@ impl Guard {
         if let Some(decision) = self.decide_stuck(charges) {
             return decided(decision);
         }
-        self.probe_task.remember_runtime();
         if waited::is_too_long(self.breaker.deadline()) {
             let late = Err(self.late().into_not_executed());
             return decided(self.conclude(late, &mut charges.iter().copied()));

@@ -42,13 +42,12 @@ use crate::{
     diagnosis::{Code, ErrorChain, Warning, log},
     error::{Error, ErrorKind, Phase},
     store::StoreFuture,
-    task::{Mutex, timer::timeout},
+    task::{Mutex, SingleTask, timer::timeout},
     telemetry::BreakerMetrics,
 };
 
 use super::{
     all_servers::AllServers,
-    background::BackgroundTask,
     breaker::{Breaker, CallResult, is_permanent},
     history::ServerHistory,
     local::LocalCounts,
@@ -63,11 +62,11 @@ pub(crate) struct Guard {
     /// Also keeps the deadline of a decision.
     pub(super) breaker: Breaker,
     pub(super) probe_backoff: Mutex<ProbeBackoff>,
-    pub(super) probe_task: BackgroundTask,
+    pub(super) probe_task: SingleTask,
     /// Number of probes of all servers of a cluster.
     pub(super) probes: Arc<AtomicU64>,
     /// Charges what was admitted here to the server.
-    pub(super) merge_task: BackgroundTask,
+    pub(super) merge_task: SingleTask,
     pub(super) history: ServerHistory,
     /// The counts of this process, which the guards of all servers share.
     pub(super) local: Arc<LocalCounts>,
@@ -109,9 +108,9 @@ impl Guard {
             primary,
             breaker: Breaker::new(deadline),
             probe_backoff: Mutex::default(),
-            probe_task: BackgroundTask::default(),
+            probe_task: SingleTask::default(),
             probes: Arc::clone(&guards.probes),
-            merge_task: BackgroundTask::default(),
+            merge_task: SingleTask::default(),
             history: ServerHistory::new(guards.local.clock.clone()),
             local: Arc::clone(&guards.local),
             all: Arc::clone(&guards.all),

@@ -38,7 +38,7 @@ use crate::{
     error::Error,
     key::Key,
     policy::OnOutage,
-    task::{backoff::random, timer::sleep},
+    task::{Running, backoff::random, timer::sleep},
 };
 
 use super::{
@@ -67,10 +67,8 @@ impl Guard {
         if self.local.journal.is_empty() {
             return;
         }
-        self.merge_task.start(|lease| {
-            let guard = Arc::downgrade(self);
-            MergeTask { guard, lease }.run()
-        });
+        self.merge_task
+            .start(|running| merge_until_done(Arc::downgrade(self), running));
     }
 
     /// Takes the charges from the shares of their keys, and begins the merges of the keys, unless a share is used up.
@@ -116,14 +114,13 @@ impl Guard {
         join_all(made).await.into_iter().collect()
     }
 
-    /// Merges all keys of the primary once. Returns `false` if it fails meanwhile, or another task takes over.
-    async fn merge_all(self: &Arc<Self>, lease: u64) -> bool {
+    /// Merges all keys of the primary once. Returns `false` if it fails meanwhile.
+    async fn merge_all(self: &Arc<Self>) -> bool {
         let journal = &self.local.journal;
         let is_stuck = |key: &Key| self.all.stuck_slots.contains(key.slot());
         let keys = journal.keys_where(|key| self.primary.serves(key) && !is_stuck(key));
         for keys in keys.chunks(BATCH) {
-            let span = self.breaker.deadline() + PAUSE;
-            if self.breaker.is_open() || !self.merge_task.renew(lease, span) {
+            if self.breaker.is_open() {
                 return false;
             }
             let begun = keys.iter().filter_map(|key| BegunMerge::begin(self, *key));
@@ -275,42 +272,19 @@ impl Drop for BegunMerge {
     }
 }
 
-// === MergeTask ===
-
-/// A task that merges until nothing is left. Dropped early, with its runtime, it releases its lease.
-#[derive(Debug)]
-struct MergeTask {
-    /// Weak: the task ends when every clone of the store is dropped.
-    guard: Weak<Guard>,
-    lease: u64,
-}
-
-impl MergeTask {
-    async fn run(self) {
-        // The instances of a fleet do not merge all at once.
-        let mut wait = Duration::from_micros(random() % 500_000);
-        loop {
-            let is_ours = |guard: Arc<Guard>| guard.merge_task.renew(self.lease, wait);
-            if !self.guard.upgrade().is_some_and(is_ours) {
-                return;
-            }
-            sleep(wait).await;
-            let Some(guard) = self.guard.upgrade() else {
-                return;
-            };
-            if !guard.merge_all(self.lease).await || guard.local.journal.is_empty() {
-                return;
-            }
-            wait = RETRY;
+/// The task that merges until nothing is left, or every clone of the store is dropped.
+async fn merge_until_done(guard: Weak<Guard>, _running: Running) {
+    // The instances of a fleet do not merge all at once.
+    let mut wait = Duration::from_micros(random() % 500_000);
+    loop {
+        sleep(wait).await;
+        let Some(guard) = guard.upgrade() else {
+            return;
+        };
+        if !guard.merge_all().await || guard.local.journal.is_empty() {
+            return;
         }
-    }
-}
-
-impl Drop for MergeTask {
-    fn drop(&mut self) {
-        if let Some(guard) = self.guard.upgrade() {
-            guard.merge_task.release(self.lease);
-        }
+        wait = RETRY;
     }
 }
 

@@ -171,7 +171,6 @@
 mod admitted;
 mod all_servers;
 mod attempts;
-mod background;
 mod breaker;
 mod call_guard;
 mod calls;

@@ -9,7 +9,7 @@ use crate::{
     clock::Timestamp,
     diagnosis::{ErrorChain, log},
     error::{Error, ErrorKind},
-    task::timer::sleep,
+    task::{Running, timer::sleep},
 };
 
 use super::{breaker::is_permanent, guard::Guard};
@@ -17,10 +17,8 @@ use super::{breaker::is_permanent, guard::Guard};
 impl Guard {
     /// Starts a task that probes, unless one is running.
     pub(super) fn ensure_probing(&self) {
-        self.probe_task.start(|lease| {
-            let guard = self.this.clone();
-            ProbeTask { guard, lease }.run()
-        });
+        self.probe_task
+            .start(|running| probe_until_recovered(self.this.clone(), running));
     }
 
     /// Probes the primary once. Returns whether it succeeded, and took at most half of the deadline.
@@ -132,69 +130,38 @@ impl Guard {
     }
 }
 
-// === ProbeTask ===
-
-/// A task that probes until the primary decides again. Dropped early, by a panic or with its runtime, it releases its lease.
-#[derive(Debug)]
-struct ProbeTask {
-    /// Weak: the task ends when every clone of the store is dropped.
-    guard: Weak<Guard>,
-    lease: u64,
-}
-
-impl ProbeTask {
-    /// Waits and probes, until [`GOOD_PROBES`] in a row are good or another task takes over.
-    ///
-    /// ```text
-    /// opens ─ 50..100 ms ─▶ probe fails ─ backoff ─▶ probe good ─ 20 ms ─▶ probe good: closes
-    /// ```
-    async fn run(self) {
-        let mut good_probes = 0;
-        loop {
-            let wait = match self.guard.upgrade() {
-                None => return,
-                // Another task has closed the breaker.
-                Some(guard) if !guard.breaker.is_open() => return,
-                Some(_) if good_probes > 0 => GOOD_PROBE_INTERVAL,
-                Some(guard) => guard.probe_backoff.lock().wait(),
-            };
-            if !self.renew(wait) {
-                return;
-            }
-            sleep(wait).await;
-            let Some(guard) = self.guard.upgrade() else {
-                return;
-            };
-            if !guard.probe().await {
-                let now = guard.clock.now().as_micros();
-                guard.failed_at.store(now, Ordering::Relaxed);
-                good_probes = 0;
-                continue;
-            }
-            good_probes += 1;
-            if good_probes == GOOD_PROBES {
-                // Before closing: a breaker that opens again at once must find the lease free.
-                guard.probe_task.release(self.lease);
-                guard.recover();
-                return;
-            }
+/// The task that probes until the primary decides again, or every clone of the store is dropped: it waits and probes, until
+/// [`GOOD_PROBES`] in a row are good.
+///
+/// ```text
+/// opens ─ 50..100 ms ─▶ probe fails ─ backoff ─▶ probe good ─ 20 ms ─▶ probe good: closes
+/// ```
+async fn probe_until_recovered(guard: Weak<Guard>, running: Running) {
+    let mut good_probes = 0;
+    loop {
+        let wait = match guard.upgrade() {
+            None => return,
+            // The server has left the cluster.
+            Some(guard) if !guard.breaker.is_open() => return,
+            Some(_) if good_probes > 0 => GOOD_PROBE_INTERVAL,
+            Some(guard) => guard.probe_backoff.lock().wait(),
+        };
+        sleep(wait).await;
+        let Some(guard) = guard.upgrade() else {
+            return;
+        };
+        if !guard.probe().await {
+            let now = guard.clock.now().as_micros();
+            guard.failed_at.store(now, Ordering::Relaxed);
+            good_probes = 0;
+            continue;
         }
-    }
-
-    /// Extends the lease over the wait and the probe after it.
-    fn renew(&self, wait: Duration) -> bool {
-        let guard = self.guard.upgrade();
-        guard.is_some_and(|guard| {
-            let span = wait + guard.breaker.deadline();
-            guard.probe_task.renew(self.lease, span)
-        })
-    }
-}
-
-impl Drop for ProbeTask {
-    fn drop(&mut self) {
-        if let Some(guard) = self.guard.upgrade() {
-            guard.probe_task.release(self.lease);
+        good_probes += 1;
+        if good_probes == GOOD_PROBES {
+            // Before closing: the next task must start at once if the breaker opens again.
+            drop(running);
+            guard.recover();
+            return;
         }
     }
 }

@@ -45,10 +45,10 @@ use crate::{
     error::{Error, ErrorKind},
     key::{Key, SLOTS, slot::tag_of},
     store::{Outage, StoreFuture},
-    task::Mutex,
+    task::{Mutex, SingleTask},
 };
 
-use super::{background::BackgroundTask, probe_backoff::ProbeBackoff};
+use super::probe_backoff::ProbeBackoff;
 
 /// The stuck slots of all servers of a store.
 #[derive(Debug)]
@@ -59,7 +59,7 @@ pub(super) struct StuckSlots {
     bits: Box<[AtomicU64]>,
     state: Mutex<State>,
     /// The task that probes.
-    pub(super) task: BackgroundTask,
+    pub(super) task: SingleTask,
 }
 
 #[derive(Debug, Default)]
@@ -266,7 +266,7 @@ impl Default for StuckSlots {
             count: AtomicUsize::new(0),
             bits: bits.collect(),
             state: Mutex::default(),
-            task: BackgroundTask::default(),
+            task: SingleTask::default(),
         }
     }
 }

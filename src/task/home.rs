@@ -1,23 +1,30 @@
-//! The home of work that outlives the runtime of its caller: one thread with a runtime of its own.
+//! Where background work runs: at home, on one thread of the process that has a runtime of its own.
 //!
 //! ```text
-//! a caller's runtime                              home
-//! spawn_lasting ──▶ polled here ── runtime ends ──▶ polled here until it is done
+//! what no decision waits for      spawn, SingleTask   at home
+//!   probes, merges, renewals, retries, look-ups of slots
+//! what several callers share      spawn_lasting       on the runtime of one of them, and at home once that has ended
+//!   connections, and the calls that carry decisions
 //! ```
 //!
-//! Work begins on the runtime of its caller, so that no decision waits for a switch between threads.
-//! When that runtime ends, it drops its tasks. Work that others wait for then goes on at home: the connection that they share,
-//! the call that carries their decisions, and the release of their slots.
+//! So no runtime of a caller takes background work with it when it ends, and none holds it up while nobody drives it.
+//!
+//! What decisions wait for is not at home from the beginning, since each decision would be passed to another thread and back.
+//! Measured with everything at home: one caller waits 93 us instead of 78 us, and 64 callers on two threads get 0.7 of the
+//! decisions.
 //!
 //! The thread starts with the first such work and runs until the process ends. Foreign code that blocks there, such as a
-//! credentials provider, delays everything at home.
+//! credentials provider or a custom store, delays everything at home.
 
 use std::{
     cell::Cell,
     fmt,
     future::{Future, pending},
     pin::Pin,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     task::{Context, Poll},
     thread,
 };
@@ -43,14 +50,6 @@ where
         Some(runtime) => spawn_lasting_on(&runtime, future),
         None => LastingTask::default(),
     }
-}
-
-/// As [`spawn_lasting`], but begins at home: the runtime of the caller is not driven.
-pub(crate) fn spawn_lasting_at_home<F>(future: Pin<Box<F>>) -> LastingTask
-where
-    F: Future<Output: Send> + Send + 'static,
-{
-    home().map_or_else(LastingTask::default, |home| spawn_lasting_on(&home, future))
 }
 
 /// As [`spawn_lasting`], for a given runtime.
@@ -102,6 +101,71 @@ fn home() -> Option<Handle> {
     home.clone()
 }
 
+// === SingleTask ===
+
+/// A task at home of which one runs at a time.
+#[derive(Debug, Default)]
+pub(crate) struct SingleTask {
+    is_running: Arc<AtomicBool>,
+}
+
+/// Owned by the task of a [`SingleTask`]. Once it is dropped, the next task may start.
+#[derive(Debug)]
+pub(crate) struct Running(Arc<AtomicBool>);
+
+impl SingleTask {
+    /// Starts a task, unless one is running. Returns `false` if none runs, since the system cannot start the thread now.
+    pub(crate) fn start<T>(&self, task: impl FnOnce(Running) -> T) -> bool
+    where
+        T: Future<Output = ()> + Send + 'static,
+    {
+        // Each decision in an outage comes here.
+        let is_running = &self.is_running;
+        is_running.load(Ordering::Acquire)
+            || is_running.swap(true, Ordering::AcqRel)
+            || spawn(task(Running(Arc::clone(is_running)))).is_some()
+    }
+
+    /// Returns whether a task is running.
+    #[cfg(test)]
+    pub(crate) fn is_running(&self) -> bool {
+        self.is_running.load(Ordering::Acquire)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
+// === CallersRuntime ===
+
+/// The runtime of the latest caller, for tasks that callers share and that work at home starts.
+///
+/// Without it, such a task would stay at home, and each decision would be passed to another thread and back.
+#[cfg(feature = "redis")]
+#[derive(Debug, Default)]
+pub(crate) struct CallersRuntime(Mutex<Option<Handle>>);
+
+#[cfg(feature = "redis")]
+impl CallersRuntime {
+    /// Returns the current runtime, or at home that of the latest caller, if there was one.
+    pub(crate) fn choose(&self, current: Handle) -> Handle {
+        let mut latest = self.0.lock();
+        if is_current() {
+            return latest.clone().unwrap_or(current);
+        }
+        *latest = Some(current.clone());
+        current
+    }
+
+    /// Forgets a runtime that is not driven.
+    pub(crate) fn forget(&self) {
+        *self.0.lock() = None;
+    }
+}
+
 // === LastingTask ===
 
 /// A handle on a future that outlives its first runtime. Dropping it changes nothing.
@@ -132,14 +196,6 @@ impl LastingTask {
         let place = std::mem::replace(&mut *self.place.lock(), Place::Cancelled);
         if let Place::Spawned(task) = place {
             task.abort();
-        }
-    }
-
-    /// Returns whether the future is done.
-    pub(crate) fn is_finished(&self) -> bool {
-        match &*self.place.lock() {
-            Place::Cancelled | Place::Nowhere => true,
-            Place::Spawned(task) => task.is_finished(),
         }
     }
 }
@@ -226,15 +282,12 @@ mod tests {
     #[test]
     fn future_stays_on_its_runtime_while_that_lives_and_then_goes_home() {
         let runtime = runtime();
-        let (go_on, reported, task) = runtime.block_on(async { reporting() });
+        let (go_on, reported, _) = runtime.block_on(async { reporting() });
         let _ = go_on.send(());
         runtime.block_on(tokio::task::yield_now());
         assert_eq!(reported.recv_timeout(HUNG), Ok(false));
-        runtime.block_on(tokio::task::yield_now());
-        assert!(task.is_finished());
-        let (go_on, reported, task) = runtime.block_on(async { reporting() });
+        let (go_on, reported, _) = runtime.block_on(async { reporting() });
         drop(runtime);
-        assert!(!task.is_finished());
         let _ = go_on.send(());
         assert_eq!(reported.recv_timeout(HUNG), Ok(true));
     }

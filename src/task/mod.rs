@@ -2,7 +2,6 @@
 
 pub(crate) mod backoff;
 pub(crate) mod home;
-mod lease;
 mod mutex;
 mod retry;
 pub(crate) mod spawn;
@@ -12,8 +11,6 @@ pub(crate) mod timer;
 pub(crate) use self::backoff::Backoff;
 #[cfg(feature = "redis")]
 pub(crate) use self::home::LastingTask;
-#[cfg(feature = "redis")]
-pub(crate) use self::lease::TaskLease;
+pub(crate) use self::home::{Running, SingleTask};
 pub(crate) use self::mutex::Mutex;
 pub(crate) use self::retry::{RetryFuture, RetryOwner, RetryQueue};
-pub(crate) use self::timer::Sleep;

@@ -4,10 +4,9 @@ use std::{fmt, iter, mem, pin::Pin, sync::Arc, time::Duration};
 
 use super::{
     backoff::Backoff,
-    home::{self, LastingTask},
-    lease::TaskLease,
+    home::{Running, SingleTask},
     mutex::Mutex,
-    timer::sleep,
+    timer::{sleep, timeout},
 };
 use crate::clock::{Clock, Timestamp};
 
@@ -36,25 +35,19 @@ pub(crate) type RetryFuture = Pin<Box<dyn Future<Output = Vec<bool>> + Send>>;
 ///             └───────────── the round ends ────────────┘
 /// ```
 ///
-/// One task tries them all, round by round. It waits 20 ms before the first round, and twice as long after each round that
-/// fails, up to 1 s; each wait is [jittered](crate::task::backoff::jittered). The task keeps the owner alive until the queue is
-/// empty. If its runtime ends, the task goes [home](crate::task::home). If its runtime is not driven for [`TOLERANCE`], the next
-/// [`add`](Self::add) or [`resume`](Self::resume) starts a new task at home, which takes over the items of the former one.
+/// One task [at home](crate::task::home) tries them all, round by round. It waits 20 ms before the first round, and twice as long
+/// after each round that fails, up to 1 s; each wait is [jittered](crate::task::backoff::jittered). The task keeps the owner alive
+/// until the queue is empty. A try that takes longer than [`LONGEST_TRY`] counts as failed.
 pub(crate) struct RetryQueue<T> {
     state: Mutex<State<T>>,
+    task: SingleTask,
 }
 
 struct State<T> {
     /// Items for the next round.
     waiting: Vec<RetryItem<T>>,
-    /// Items of the current round that were not tried yet.
-    remaining: Vec<RetryItem<T>>,
-    /// Items that are being tried.
-    in_progress: Vec<RetryItem<T>>,
-    /// Items of the current round that failed.
-    failed: Vec<RetryItem<T>>,
-    task: Option<LastingTask>,
-    lease: TaskLease,
+    /// Number of items of the current round that are not done.
+    in_round: usize,
 }
 
 struct RetryItem<T> {
@@ -62,54 +55,52 @@ struct RetryItem<T> {
     until: Timestamp,
 }
 
-impl<T> Clone for RetryItem<T> {
-    fn clone(&self) -> Self {
-        Self {
-            item: Arc::clone(&self.item),
-            until: self.until,
-        }
-    }
-}
-
 impl<T: Send + Sync + 'static> RetryQueue<T> {
     /// Adds an item to the owner's queue, to be tried until this deadline. Returns `false` if the queue is full.
     pub(crate) fn add<O: RetryOwner<Item = T>>(owner: &Arc<O>, item: T, until: Timestamp) -> bool {
-        let mut state = owner.retry_queue().state.lock();
         // Releases, which can be repeated, are more urgent than corrections, which cannot: half of the room is theirs.
         let capacity = if O::is_repeatable(&item) {
             CAPACITY
         } else {
             CAPACITY / 2
         };
-        if state.len() >= capacity {
+        let mut state = owner.retry_queue().state.lock();
+        if state.waiting.len() + state.in_round >= capacity {
             return false;
         }
         let item = Arc::new(item);
         state.waiting.push(RetryItem { item, until });
-        state.start(owner);
+        drop(state);
+        Self::resume(owner);
         true
     }
 
-    /// Starts a task, if items wait and no task is on time.
+    /// Starts the task if items wait, since the system may have had no thread for it before.
     pub(crate) fn resume<O: RetryOwner<Item = T>>(owner: &Arc<O>) {
-        let mut state = owner.retry_queue().state.lock();
-        if state.len() > 0 {
-            state.start(owner);
+        let queue = owner.retry_queue();
+        // Locked until the task has started, so that one that ends does not miss an item.
+        let state = queue.state.lock();
+        if !state.waiting.is_empty() {
+            queue
+                .task
+                .start(|running| Self::run(Arc::clone(owner), running));
         }
     }
 
-    /// Runs rounds until nothing waits or another task takes over.
-    async fn run<O: RetryOwner<Item = T>>(owner: Arc<O>, task: u64) {
+    /// Runs rounds until nothing waits.
+    async fn run<O: RetryOwner<Item = T>>(owner: Arc<O>, running: Running) {
         let mut backoff = Backoff::new(FIRST_WAIT, LONGEST_WAIT);
         loop {
-            let wait = backoff.wait();
-            let until = Clock::system().now() + wait + TOLERANCE;
-            if !owner.retry_queue().state.lock().lease.renew(task, until) {
-                return;
-            }
-            sleep(wait).await;
-            let Some(round) = Round::begin(&owner, task) else {
-                return;
+            sleep(backoff.wait()).await;
+            let round = {
+                let now = Clock::system().now();
+                let mut state = owner.retry_queue().state.lock();
+                state.waiting.retain(|item| now < item.until);
+                if state.waiting.is_empty() {
+                    drop(running);
+                    return;
+                }
+                Round::begin(&owner, &mut state)
             };
             if round.finish().await {
                 backoff.reset();
@@ -118,54 +109,14 @@ impl<T: Send + Sync + 'static> RetryQueue<T> {
     }
 }
 
-impl<T: Send + Sync + 'static> State<T> {
-    /// Returns the number of items that are not done.
-    fn len(&self) -> usize {
-        self.waiting.len() + self.remaining.len() + self.in_progress.len() + self.failed.len()
-    }
-
-    /// Ends the round: items that are not done wait again.
-    fn put_back(&mut self, is_repeatable: fn(&T) -> bool) {
-        // Batches are taken from the end, so items that failed are tried last in the next round.
-        let mut waiting = mem::take(&mut self.failed);
-        waiting.append(&mut self.remaining);
-        // The fate of a try that was cut off is unknown.
-        let in_progress = mem::take(&mut self.in_progress).into_iter();
-        waiting.extend(in_progress.filter(|retried| is_repeatable(&retried.item)));
-        waiting.append(&mut self.waiting);
-        self.waiting = waiting;
-    }
-
-    /// Starts a task, unless one is on time.
-    fn start<O: RetryOwner<Item = T>>(&mut self, owner: &Arc<O>) {
-        let now = Clock::system().now();
-        let is_running = self.task.as_ref().is_some_and(|task| !task.is_finished());
-        if is_running && self.lease.is_held(now) {
-            return;
-        }
-        self.put_back(O::is_repeatable);
-        let task = self.lease.take_over(now + TOLERANCE);
-        let running = RetryQueue::run(Arc::clone(owner), task);
-        let running = Box::pin(running);
-        self.task = Some(if is_running {
-            home::spawn_lasting_at_home(running)
-        } else {
-            home::spawn_lasting(running)
-        });
-    }
-}
-
 impl<T> Default for RetryQueue<T> {
     fn default() -> Self {
         Self {
             state: Mutex::new(State {
                 waiting: Vec::new(),
-                remaining: Vec::new(),
-                in_progress: Vec::new(),
-                failed: Vec::new(),
-                task: None,
-                lease: TaskLease::default(),
+                in_round: 0,
             }),
+            task: SingleTask::default(),
         }
     }
 }
@@ -178,86 +129,64 @@ impl<T> fmt::Debug for RetryQueue<T> {
 
 // === Round ===
 
-/// One try of all items that waited when the round began. Dropped early, it puts back the items that are not done.
-///
-/// The items stay in the queue's state, where another task can take them over.
+/// One try of all items that waited when the round began. At its end it puts back the items that are not done.
 struct Round<O: RetryOwner> {
     owner: Arc<O>,
-    task: u64,
+    /// Items that were not tried yet.
+    remaining: Vec<RetryItem<O::Item>>,
+    /// Items that are being tried.
+    in_progress: Vec<RetryItem<O::Item>>,
+    failed: Vec<RetryItem<O::Item>>,
 }
 
 impl<O: RetryOwner> Round<O> {
-    /// Begins a round. Returns `None`, which ends the task, if nothing waits or another task has taken over.
-    fn begin(owner: &Arc<O>, task: u64) -> Option<Self> {
-        let now = Clock::system().now();
-        let mut state = owner.retry_queue().state.lock();
-        if !state.lease.belongs_to(task) {
-            return None;
-        }
-        let mut remaining = mem::take(&mut state.waiting);
-        remaining.retain(|item| now < item.until);
-        if remaining.is_empty() {
-            state.task = None;
-            return None;
-        }
-        state.remaining = remaining;
-        Some(Self {
+    /// Begins a round with all items that wait.
+    fn begin(owner: &Arc<O>, state: &mut State<O::Item>) -> Self {
+        let remaining = mem::take(&mut state.waiting);
+        state.in_round = remaining.len();
+        Self {
             owner: Arc::clone(owner),
-            task,
-        })
+            remaining,
+            in_progress: Vec::new(),
+            failed: Vec::new(),
+        }
     }
 
     /// Tries all items, in batches. Returns whether all are done. A batch of which no item is done ends the round.
-    async fn finish(self) -> bool {
-        while let Some(batch) = self.next() {
-            let items = batch.iter().map(|retried| Arc::clone(&retried.item));
-            let done = Arc::clone(&self.owner).retry(items.collect()).await;
-            if !self.record(batch, &done) {
+    async fn finish(mut self) -> bool {
+        while !self.remaining.is_empty() {
+            let start = self.remaining.len().saturating_sub(BATCH);
+            self.in_progress = self.remaining.split_off(start);
+            let items = self.in_progress.iter();
+            let items = items.map(|retried| Arc::clone(&retried.item)).collect();
+            let tried = timeout(LONGEST_TRY, Arc::clone(&self.owner).retry(items));
+            let Some(done) = tried.await else {
+                return false;
+            };
+            let results = done.iter().copied().chain(iter::repeat(false));
+            let tried = mem::take(&mut self.in_progress).into_iter().zip(results);
+            let failed = tried.filter(|(_, is_done)| !is_done);
+            self.failed.extend(failed.map(|(retried, _)| retried));
+            if !done.contains(&true) {
                 return false;
             }
         }
-        let state = self.owner.retry_queue().state.lock();
-        state.lease.belongs_to(self.task) && state.failed.is_empty()
-    }
-
-    /// Returns the next batch, or `None` if no items remain or another task has taken over.
-    fn next(&self) -> Option<Vec<RetryItem<O::Item>>> {
-        let mut state = self.owner.retry_queue().state.lock();
-        let until = Clock::system().now() + TOLERANCE;
-        if !state.lease.renew(self.task, until) || state.remaining.is_empty() {
-            return None;
-        }
-        let start = state.remaining.len().saturating_sub(BATCH);
-        state.in_progress = state.remaining.split_off(start);
-        Some(state.in_progress.clone())
-    }
-
-    /// Records which items of a batch are done. Returns whether the round goes on.
-    fn record(&self, batch: Vec<RetryItem<O::Item>>, done: &[bool]) -> bool {
-        let results = done.iter().copied().chain(iter::repeat(false));
-        let failed = batch.into_iter().zip(results);
-        let failed = failed.filter(|(_, is_done)| !is_done);
-        let failed = failed.map(|(retried, _)| retried);
-        let mut state = self.owner.retry_queue().state.lock();
-        if state.lease.belongs_to(self.task) {
-            state.in_progress.clear();
-            state.failed.extend(failed);
-            return done.contains(&true);
-        }
-        // The task that took over has the repeatable items already.
-        state
-            .waiting
-            .extend(failed.filter(|retried| !O::is_repeatable(&retried.item)));
-        false
+        self.failed.is_empty()
     }
 }
 
 impl<O: RetryOwner> Drop for Round<O> {
     fn drop(&mut self) {
+        // Batches are taken from the end, so items that failed are tried last in the next round.
+        let mut waiting = mem::take(&mut self.failed);
+        waiting.append(&mut self.remaining);
+        // The fate of a try that was cut off is unknown.
+        let cut_off = mem::take(&mut self.in_progress).into_iter();
+        waiting.extend(cut_off.filter(|retried| O::is_repeatable(&retried.item)));
         let mut state = self.owner.retry_queue().state.lock();
-        if state.lease.belongs_to(self.task) {
-            state.put_back(O::is_repeatable);
-        }
+        waiting.append(&mut state.waiting);
+        state.waiting = waiting;
+        state.in_round = 0;
     }
 }
 
@@ -267,29 +196,30 @@ const CAPACITY: usize = 65_536;
 const BATCH: usize = 256;
 const FIRST_WAIT: Duration = Duration::from_millis(20);
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
-/// A task that is later than this is on a runtime that nobody drives.
-const TOLERANCE: Duration = Duration::from_secs(10);
+/// Time after which a try counts as failed. A store that never replies must not hold up the others' items.
+const LONGEST_TRY: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
 mod tests {
-    use tokio::runtime::{Builder, Runtime};
+    use tokio::runtime::Builder;
 
     use super::*;
 
-    /// The first try never ends. All others succeed.
+    /// The first try panics or succeeds. All others succeed.
     #[derive(Default)]
-    struct Stuck {
+    struct Owner {
         queue: RetryQueue<&'static str>,
+        panics: bool,
         tried: Mutex<Vec<&'static str>>,
     }
 
-    impl Stuck {
+    impl Owner {
         fn tried(&self) -> Vec<&'static str> {
             self.tried.lock().clone()
         }
     }
 
-    impl RetryOwner for Stuck {
+    impl RetryOwner for Owner {
         type Item = &'static str;
 
         fn retry_queue(&self) -> &RetryQueue<&'static str> {
@@ -304,74 +234,49 @@ mod tests {
             let mut tried = self.tried.lock();
             let is_first = tried.is_empty();
             tried.extend(items.iter().map(|item| **item));
+            drop(tried);
             Box::pin(async move {
-                if is_first {
-                    std::future::pending::<()>().await;
-                }
+                assert!(!(is_first && self.panics), "as a broken store may");
                 vec![true; items.len()]
             })
         }
     }
 
-    /// A runtime that runs only while a thread blocks on it.
-    fn runtime() -> Runtime {
-        Builder::new_current_thread().build().expect("a runtime")
-    }
-
-    fn add(owner: &Arc<Stuck>, item: &'static str) {
+    fn add(owner: &Arc<Owner>, item: &'static str) {
         let until = Clock::system().now() + Duration::from_secs(3_600);
         assert!(RetryQueue::add(owner, item, until));
     }
 
-    async fn until(is_so: impl Fn() -> bool) {
+    fn until(is_so: impl Fn() -> bool) {
         let started = Clock::system().now();
         while !is_so() {
             let waited = Clock::system().now().since(started);
             assert!(waited < Duration::from_secs(10), "in vain");
-            tokio::task::yield_now().await;
+            std::thread::yield_now();
         }
-    }
-
-    /// Ends the lease of the first task, as if its runtime had not been driven for long.
-    fn end_lease(owner: &Stuck) {
-        let mut state = owner.queue.state.lock();
-        state.lease.renew(1, Timestamp::default());
     }
 
     // Regression: the items of a round waited until its runtime was driven again, or ended.
     #[test]
-    fn round_on_a_runtime_that_nobody_drives_is_taken_over() {
-        let owner = Arc::new(Stuck::default());
-        let (still, driven) = (runtime(), runtime());
-        still.block_on(async {
-            add(&owner, "release");
-            add(&owner, "correction");
-            until(|| owner.tried().len() == 2).await;
-        });
-        driven.block_on(async {
-            RetryQueue::resume(&owner);
-            tokio::task::yield_now().await;
-            assert_eq!(owner.tried().len(), 2, "it may only be slow");
-            end_lease(&owner);
-            RetryQueue::resume(&owner);
-            until(|| owner.tried().len() > 2).await;
-        });
-        // The fate of the correction is unknown, so it is not retried.
-        assert_eq!(owner.tried()[2..], ["release"]);
-        drop(still);
-        assert_eq!(owner.tried().len(), 3);
-        assert!(owner.queue.state.lock().waiting.is_empty());
+    fn round_needs_no_runtime_of_a_caller() {
+        let owner = Arc::new(Owner::default());
+        let still = Builder::new_current_thread().build().expect("a runtime");
+        still.block_on(async { add(&owner, "release") });
+        until(|| owner.tried() == ["release"]);
     }
 
-    // Regression: the task that took over began on the same runtime, which nobody drove either.
     #[test]
-    fn task_after_one_that_nobody_drives_begins_at_home() {
-        let owner = Arc::new(Stuck::default());
-        let still = runtime();
-        still.block_on(async { add(&owner, "release") });
-        end_lease(&owner);
-        still.block_on(async { RetryQueue::resume(&owner) });
-        runtime().block_on(until(|| !owner.tried().is_empty()));
-        assert_eq!(owner.tried(), ["release"]);
+    fn round_that_panics_leaves_what_can_be_repeated_for_the_next_task() {
+        let owner = Arc::new(Owner {
+            panics: true,
+            ..Owner::default()
+        });
+        add(&owner, "release");
+        add(&owner, "correction");
+        until(|| owner.tried().len() == 2 && !owner.queue.task.is_running());
+        RetryQueue::resume(&owner);
+        until(|| owner.tried().len() > 2);
+        // The fate of the correction is unknown, so it is not retried.
+        assert_eq!(owner.tried()[2..], ["release"]);
     }
 }

@@ -1,28 +1,21 @@
-//! Background tasks, and calls to foreign code.
+//! Work that takes long, and calls to foreign code.
 
 use std::{
     future::Future,
     panic::{AssertUnwindSafe, catch_unwind},
 };
 
-use tokio::{runtime::Handle, task::AbortHandle};
+use tokio::runtime::Handle;
 
 #[cfg(feature = "reload")]
 use crate::error::{Error, ErrorKind};
 
-/// Spawns a future on the caller's Tokio runtime. Without one, drops the future and returns `None`.
-pub(crate) fn on_current(future: impl Future<Output = ()> + Send + 'static) -> Option<AbortHandle> {
-    let runtime = Handle::try_current().ok()?;
-    Some(runtime.spawn(future).abort_handle())
-}
-
-/// Spawns a future on this runtime. If the runtime has ended, drops the future and returns `None`.
-pub(crate) fn on(
-    runtime: &Handle,
-    future: impl Future<Output = ()> + Send + 'static,
-) -> Option<AbortHandle> {
-    let task = runtime.spawn(future).abort_handle();
-    (!task.is_finished()).then_some(task)
+/// Spawns a future of foreign code on the caller's Tokio runtime, since its clients may be bound to that. Without a runtime,
+/// drops the future.
+pub(crate) fn on_current(future: impl Future<Output = ()> + Send + 'static) {
+    if let Ok(runtime) = Handle::try_current() {
+        runtime.spawn(future);
+    }
 }
 
 /// Does work that takes long on a thread for that, so that the caller's Tokio runtime goes on. Without one, does it here.

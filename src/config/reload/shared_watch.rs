@@ -14,7 +14,7 @@ use crate::{
     error::{Error, ErrorKind},
     task::{
         backoff::jittered,
-        spawn,
+        home,
         timer::{sleep, timeout},
     },
 };
@@ -28,17 +28,17 @@ use super::{
 ///
 /// # Errors
 ///
-/// [`ErrorKind::InvalidConfig`] without a Tokio runtime.
+/// [`ErrorKind::Unavailable`] if the system cannot start a thread.
 pub(super) fn start(
     reloader: Arc<Reloader>,
     shared: Arc<SharedRules>,
     interval: Duration,
 ) -> Result<SharedWatch, Error> {
-    let task = spawn::on_current(run(reloader, shared, interval));
+    let task = home::spawn(run(reloader, shared, interval));
     task.map(SharedWatch).ok_or_else(|| {
         Error::new(
-            ErrorKind::InvalidConfig,
-            "rules in redis are watched by a task: build the layer within a Tokio runtime",
+            ErrorKind::Unavailable,
+            "no thread can be started to watch the rules in redis: this process has too many",
         )
     })
 }

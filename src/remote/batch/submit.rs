@@ -217,6 +217,7 @@ async fn submit_to(
                 shed.complete(Err(client.scheduler.shedding.error()));
             }
             if let Some(dispatcher) = dispatcher {
+                let runtime = client.callers.choose(runtime);
                 Worker::dispatch_on(&runtime, client, dispatcher);
             }
             result.await.map_err(|_| classify::runtime_ended())

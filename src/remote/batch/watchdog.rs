@@ -111,6 +111,9 @@ fn end_overdue(client: &Arc<Client>, now: Timestamp) -> Option<Timestamp> {
     for waiter in overdue.unsent {
         contain_panic(|| waiter.complete(Err(client.timeout_error(phase))));
     }
+    if !overdue.stranded.is_empty() {
+        client.callers.forget();
+    }
     for job in overdue.stranded {
         contain_panic(|| job.waiter.hand_back(job.request));
     }

@@ -25,7 +25,6 @@ use std::{
 };
 
 use futures_util::future::join_all;
-use tokio::runtime::Handle;
 
 use crate::{
     charge::{Receipt, Settlement},
@@ -33,7 +32,9 @@ use crate::{
     key::{SLOTS, slot::slot_of},
     resilience::Guards,
     task::{
-        Mutex, RetryFuture, RetryOwner, RetryQueue, TaskLease, backoff::random, spawn, timer::sleep,
+        Mutex, RetryFuture, RetryOwner, RetryQueue, SingleTask,
+        backoff::random,
+        timer::{sleep, timeout},
     },
 };
 
@@ -57,7 +58,9 @@ pub(in crate::remote) struct Cluster {
     /// `None` in a store whose errors are the caller's.
     guards: Option<Guards>,
     map: RwLock<SlotMap>,
-    refreshes: Mutex<Refreshes>,
+    /// When the slots were last looked up.
+    looked_up_at: Mutex<Timestamp>,
+    refresh: SingleTask,
     /// Refunds and releases of decisions on several slots that were not executed.
     refunds: RetryQueue<Settlement>,
     this: Weak<Self>,
@@ -66,15 +69,6 @@ pub(in crate::remote) struct Cluster {
 /// Returns the lanes of a node; `None` if only the application's pool has the settings of connections.
 pub(in crate::remote) type MakeLanes =
     Box<dyn Fn(&NodeAddress) -> Option<Box<[Arc<Lane>]>> + Send + Sync>;
-
-/// When the slots were looked up, and by which task they are now.
-#[derive(Default)]
-struct Refreshes {
-    latest: Timestamp,
-    lease: TaskLease,
-    /// The runtime of the latest caller: a failure may be reported on a thread without one.
-    runtime: Option<Handle>,
-}
 
 impl Cluster {
     /// Returns the only server, which may turn out to be a node of a cluster.
@@ -90,7 +84,8 @@ impl Cluster {
                 make_lanes,
                 guards,
                 map: RwLock::default(),
-                refreshes: Mutex::default(),
+                looked_up_at: Mutex::default(),
+                refresh: SingleTask::default(),
                 refunds: RetryQueue::default(),
                 this: this.clone(),
             }
@@ -343,25 +338,17 @@ impl Nodes for Cluster {
     }
 
     fn refresh(&self) {
-        let now = Clock::system().now();
-        let mut refreshes = self.refreshes.lock();
-        if let Ok(runtime) = Handle::try_current() {
-            refreshes.runtime = Some(runtime);
-        }
-        if refreshes.lease.is_held(now) {
-            return;
-        }
-        let wait = (refreshes.latest + MIN_INTERVAL).since(now);
-        let refresh = Refresh {
-            cluster: self.this.clone(),
-            task: refreshes.lease.take_over(now + wait + MAX_REFRESH),
-        };
-        let runtime = refreshes.runtime.clone();
-        // The task may end at once, and takes the lock.
-        drop(refreshes);
-        if let Some(runtime) = runtime {
-            spawn::on(&runtime, refresh.run(wait));
-        }
+        self.refresh.start(|running| {
+            let (this, looked_up_at) = (self.this.clone(), *self.looked_up_at.lock());
+            async move {
+                sleep((looked_up_at + MIN_INTERVAL).since(Clock::system().now())).await;
+                if let Some(cluster) = this.upgrade() {
+                    *cluster.looked_up_at.lock() = Clock::system().now();
+                    let _ = timeout(MAX_REFRESH, cluster.look_up()).await;
+                }
+                drop(running);
+            }
+        });
     }
 
     fn settle_later(&self, settlement: Settlement) {
@@ -396,30 +383,6 @@ impl RetryOwner for Cluster {
     }
 }
 
-/// A look-up of the slots in the background. If its runtime ends or is not driven, another one may begin.
-struct Refresh {
-    cluster: Weak<Cluster>,
-    task: u64,
-}
-
-impl Refresh {
-    async fn run(self, wait: Duration) {
-        sleep(wait).await;
-        if let Some(cluster) = self.cluster.upgrade() {
-            cluster.refreshes.lock().latest = Clock::system().now();
-            cluster.look_up().await;
-        }
-    }
-}
-
-impl Drop for Refresh {
-    fn drop(&mut self) {
-        if let Some(cluster) = self.cluster.upgrade() {
-            cluster.refreshes.lock().lease.release(self.task);
-        }
-    }
-}
-
 /// Returns the node of a client, with a guard in front of it if the store has guards.
 fn node_of(client: Arc<Client>, guards: Option<&Guards>) -> Node {
     let guard = guards.map(|guards| guards.guard(Arc::clone(&client) as _, Some(&client.calls)));
@@ -439,5 +402,5 @@ impl fmt::Debug for Cluster {
 
 /// The least time between two look-ups of the slots.
 const MIN_INTERVAL: Duration = Duration::from_millis(100);
-/// The time after which a look-up counts as lost with its runtime.
+/// The longest time of a look-up.
 const MAX_REFRESH: Duration = Duration::from_secs(5);

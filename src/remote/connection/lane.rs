@@ -53,7 +53,10 @@ use tokio::{runtime::Handle, sync::watch, task::AbortHandle};
 use crate::{
     clock::{Clock, Timestamp},
     error::{Error, ErrorKind},
-    task::{Mutex, home},
+    task::{
+        Mutex,
+        home::{self, CallersRuntime},
+    },
 };
 
 use super::{
@@ -79,6 +82,7 @@ pub(in crate::remote) struct Lane {
     /// The generation of the latest connection whose server's run was noted.
     noted: AtomicU64,
     link: Mutex<Link>,
+    callers: CallersRuntime,
 }
 
 /// The state of a lane, and what remains of earlier connections.
@@ -139,6 +143,7 @@ impl Lane {
                 backoff: DialBackoff::default(),
                 last_error: None,
             }),
+            callers: CallersRuntime::default(),
         })
     }
 
@@ -328,6 +333,7 @@ impl Lane {
         link.state = State::Down;
         link.record_failure(dial::timed_out(&self.endpoint), now);
         drop(link);
+        self.callers.forget();
         dial.cancel();
         None
     }
@@ -382,7 +388,7 @@ impl Lane {
             result: sender,
             is_at_home: false,
         };
-        runtime.spawn(task.run());
+        self.callers.choose(runtime).spawn(task.run());
         Ok(Access::Dialling(result))
     }
 }

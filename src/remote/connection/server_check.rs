@@ -137,7 +137,7 @@ impl ServerCheck {
     pub(in crate::remote) fn check_eviction(&self, mut connection: LaneConnection) {
         let warnings = Arc::clone(&self.warnings);
         // A server that refuses INFO is not warned about, and keeps its connection.
-        home::spawn_lasting(Box::pin(async move {
+        home::spawn(async move {
             let mut command = cmd("INFO");
             let reply = timeout(INFO_TIMEOUT, connection.send(command.arg("memory"))).await;
             if let Some(Ok(reply)) = reply
@@ -148,7 +148,7 @@ impl ServerCheck {
                     format!("the redis server evicts keys: maxmemory-policy is {policy}"),
                 ));
             }
-        }));
+        });
     }
 }
 

@@ -4,7 +4,8 @@ use std::{
     cell::{Cell, RefCell},
     io::{self, Write},
     mem,
-    sync::Once,
+    sync::{Mutex, Once, PoisonError},
+    thread,
 };
 
 /// Tollgate's log lines of this thread since the last call; call it once before the first line of interest.
@@ -25,6 +26,17 @@ pub(crate) fn logged() -> Vec<String> {
     let ours = text.lines().filter(|line| line.contains("tollgate"));
     ours.map(str::to_owned).collect()
 }
+
+/// Tollgate's log lines of background work that contain this text, which is to be of one test: all tests share that thread.
+#[allow(dead_code, reason = "not every binary uses it")]
+pub(crate) fn logged_at_home(text: &str) -> Vec<String> {
+    let log = AT_HOME.lock().unwrap_or_else(PoisonError::into_inner);
+    let lines = String::from_utf8_lossy(&log);
+    let lines = lines.lines().filter(|line| line.contains(text));
+    lines.map(str::to_owned).collect()
+}
+
+static AT_HOME: Mutex<Vec<u8>> = Mutex::new(Vec::new());
 
 /// Does something whenever tollgate logs a line on this thread, before the line is written.
 #[allow(dead_code, reason = "only tests without servers use it")]
@@ -49,7 +61,12 @@ impl Write for ThreadLog {
             act();
             ACT.set(Some(act));
         }
-        LOG.with_borrow_mut(|log| log.extend_from_slice(bytes));
+        if thread::current().name() == Some("tollgate-home") {
+            let mut log = AT_HOME.lock().unwrap_or_else(PoisonError::into_inner);
+            log.extend_from_slice(bytes);
+        } else {
+            LOG.with_borrow_mut(|log| log.extend_from_slice(bytes));
+        }
         Ok(bytes.len())
     }
 
