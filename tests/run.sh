@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Runs every test against real servers, and first installs the servers, the Lua tools, promtool, Flask, nginx and Chromium.
+# Runs every test against real servers, and first installs the servers, the Lua tools, promtool, Flask, nginx,
+# Node and Chromium.
 #
 #   bash tests/run.sh                run everything
 #   bash tests/run.sh breaker        arguments go to `cargo test`
@@ -17,6 +18,7 @@
 # Flask and nginx: python3 with the module flask, and nginx on PATH, installed by apt-get, or by brew and pip.
 # tests/matching/served.rs compares what they serve with path patterns. Its head shows how to run the same with Jetty.
 # tests/dashboard/behind_nginx.rs puts nginx in front of the dashboard.
+# Node: node on PATH, installed by apt-get or brew. It runs tests/page, the modules of the dashboard's page.
 # Chromium: TOLLGATE_CHROMIUM, else chromium or google-chrome on PATH, installed by apt-get.
 # tests/dashboard/browser.rs opens the dashboard in it.
 set -euo pipefail
@@ -31,6 +33,7 @@ main() {
   install_lua_tools
   install_promtool
   install_backends
+  install_node
   install_chromium
   provide_valkey
   provide_redis62
@@ -47,6 +50,8 @@ main() {
 run_tests() {
   local status=0
   # what needs no server takes a minute, and fails first
+  heading "testing the modules of the dashboard's page"
+  node --test tests/page/*.test.mjs || return
   cargo test --all-features --lib --test in_process "$@" || return
   cargo test --all-features --no-fail-fast --test faults --test suite "$@" || status=$?
   cargo test --all-features --doc "$@" || status=$?
@@ -75,7 +80,8 @@ check_opentelemetry() {
 summary() {
   local outcome="" passed
   [[ $2 == 0 ]] || outcome="FAILED, "
-  passed="$(awk '/^test result:/ { for (i = 2; i <= NF; i++) if ($i ~ /^passed/) n += $(i - 1) }
+  passed="$(awk '/^(#|ℹ) pass / { n += $3 }
+    /^test result:/ { for (i = 2; i <= NF; i++) if ($i ~ /^passed/) n += $(i - 1) }
     END { print n + 0 }' "$1")"
   echo "tests/run.sh: ${outcome}tests passed: $passed, seconds taken: $SECONDS"
 }
@@ -172,6 +178,22 @@ install_chromium() {
   as_root env DEBIAN_FRONTEND=noninteractive \
     apt-get install -y -qq -o Dpkg::Use-Pty=0 --no-install-recommends chromium
   command -v chromium > /dev/null || die "chromium was installed, but isn't on PATH"
+}
+
+install_node() {
+  command -v node > /dev/null && return
+  if command -v apt-get > /dev/null; then
+    heading "installing nodejs"
+    as_root apt-get update -qq
+    as_root env DEBIAN_FRONTEND=noninteractive \
+      apt-get install -y -qq -o Dpkg::Use-Pty=0 --no-install-recommends nodejs
+  elif command -v brew > /dev/null; then
+    heading "installing node"
+    brew install node
+  else
+    die "no node: install Node.js 18 or later with this system's package manager"
+  fi
+  command -v node > /dev/null || die "node was installed, but isn't on PATH"
 }
 
 # stop_service <name>: the tests have no use for the service that a package starts.

@@ -109,7 +109,8 @@
 //!
 //! | request | access | body | response |
 //! |---|---|---|---|
-//! | `GET /` | none | | the page; its files are `?style.css`, `?app.js` and `?icon.svg` |
+//! | `GET /` | none | | the page; its files are `?style.css`, `?boot.js` and `?icon.svg` |
+//! | `GET /assets/{module}` | none | | the page's program, as modules |
 //! | `GET /api/session` | none | | what the token may do, if it is valid |
 //! | `GET /api/state` | read | | policies with their modes, decisions since the start, health, servers, latency of the last second and minute, warnings |
 //! | `GET /api/history` | read | | decisions and latency of the last 5 minutes by the second, and of the last 6 hours by the minute |

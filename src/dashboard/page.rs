@@ -1,27 +1,53 @@
 //! The page and its files, which are part of the program.
 
-use axum::response::Response;
-use http::{HeaderValue, header::CONTENT_TYPE};
+use axum::{extract::Path, response::Response};
+use http::{HeaderValue, StatusCode, header::CONTENT_TYPE};
 
 /// Returns the page, or the one of its files that the query names.
 ///
-/// A browser resolves a link such as `?app.js` to the path that it has shown itself. So the links lead here wherever the
+/// A browser resolves a link such as `?boot.js` to the path that it has shown itself. So the links lead here wherever the
 /// router is mounted, with a slash at its end or none, and whatever path a proxy has in place of it.
 pub(super) fn part(query: Option<&str>) -> Response {
-    let (content_type, text) = match query {
-        Some("app.js") => (
-            "text/javascript; charset=utf-8",
-            include_str!("assets/app.js"),
-        ),
-        Some("icon.svg") => ("image/svg+xml", include_str!("assets/icon.svg")),
-        Some("style.css") => ("text/css; charset=utf-8", include_str!("assets/style.css")),
-        _ => (
+    match query {
+        Some("boot.js") => file(SCRIPT, include_str!("assets/boot.js")),
+        Some("icon.svg") => file("image/svg+xml", include_str!("assets/icon.svg")),
+        Some("style.css") => file("text/css; charset=utf-8", include_str!("assets/style.css")),
+        _ => file(
             "text/html; charset=utf-8",
             include_str!("assets/index.html"),
         ),
-    };
+    }
+}
+
+/// Returns a module of the page's program.
+pub(super) async fn module(Path(name): Path<String>) -> Response {
+    let module = MODULES.iter().find(|(known, _)| *known == name);
+    let text = module.map(|(_, text)| file(SCRIPT, text));
+    text.unwrap_or_else(|| {
+        let mut response = file("text/plain", "the page has no such file");
+        *response.status_mut() = StatusCode::NOT_FOUND;
+        response
+    })
+}
+
+fn file(content_type: &'static str, text: &'static str) -> Response {
     let mut response = Response::new(text.into());
     let content_type = HeaderValue::from_static(content_type);
     response.headers_mut().insert(CONTENT_TYPE, content_type);
     response
 }
+
+macro_rules! modules {
+    ($($name:literal)*) => {
+        &[$(($name, include_str!(concat!("assets/", $name)))),*]
+    };
+}
+
+/// The modules by their names. They import each other by links that are relative to their own path.
+const MODULES: &[(&str, &str)] = modules! {
+    "api.mjs" "app.mjs" "blocks.mjs" "chart.mjs" "diff.mjs" "elements.mjs" "geometry.mjs" "history.mjs" "keys.mjs"
+    "lists.mjs" "live.mjs" "notices.mjs" "numbers.mjs" "page.mjs" "policies.mjs" "rules.mjs" "session.mjs"
+    "status.mjs" "table.mjs" "text.mjs" "theme.mjs" "top_keys.mjs"
+};
+
+const SCRIPT: &str = "text/javascript; charset=utf-8";

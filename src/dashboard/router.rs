@@ -54,6 +54,7 @@ pub(super) fn routes(shared: Arc<Shared>, guard: Arc<Guard>) -> Router {
         .layer(from_fn_with_state(Arc::clone(&guard), admit));
     Router::new()
         .route("/", get(async |uri: Uri| page::part(uri.query())))
+        .route("/assets/{module}", get(page::module))
         .merge(session)
         .merge(api)
         .layer(from_fn_with_state(guard, check_host))

@@ -28,11 +28,11 @@ async fn parameters_in_the_url_are_refused() {
     assert!(!page.contains("x-secret-x"));
     for query in [
         "",
-        "app.js=",
-        "app.js&x",
-        "app.css",
-        "../app.js",
-        "%61pp.js",
+        "boot.js=",
+        "boot.js&x",
+        "boot.css",
+        "../boot.js",
+        "%62oot.js",
     ] {
         let (_, other) = send(&router, Request::get(format!("/?{query}")), "").await;
         assert_eq!(other, page, "{query}");
@@ -254,8 +254,9 @@ async fn random_requests_change_nothing_and_are_no_fault_of_the_server() {
         "//api/mode",
         "/api//mode",
         "/API/mode",
-        "/?app.js",
-        "/app.js",
+        "/?boot.js",
+        "/assets/..%2fmod.rs",
+        "/assets/none.mjs",
         "/..%2f",
         "/api/live/x",
         "/api/\u{7f}",

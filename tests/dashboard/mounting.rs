@@ -1,5 +1,7 @@
 //! The page, wherever it is mounted.
 
+use std::fs;
+
 use axum::Router;
 use http::{Method, Request, StatusCode};
 use tollgate::dashboard::Dashboard;
@@ -55,7 +57,7 @@ async fn every_response_forbids_caches_frames_and_foreign_content() {
         .collect();
     for path in [
         "/",
-        "/?app.js",
+        "/?boot.js",
         "/?style.css",
         "/?icon.svg",
         "/api/none",
@@ -99,12 +101,15 @@ async fn page_has_no_inline_script_or_style_and_no_foreign_link() {
     let router: Router = guarded(Dashboard::builder(&layer)).router();
     let (_, html) = send(&router, Request::get("/"), "").await;
     assert_eq!(html.matches("<script").count(), 1);
-    assert!(html.contains("<script src=\"?app.js\" defer></script>"));
+    assert!(html.contains("<script src=\"?boot.js\" defer></script>"));
     for inline in ["<style", " style=", " onclick=", " onload=", "javascript:"] {
         assert!(!html.contains(inline), "{inline}");
     }
-    for path in ["/", "/?app.js", "/?style.css", "/?icon.svg"] {
-        let (_, text) = send(&router, Request::get(path), "").await;
+    let files = ["/", "/?boot.js", "/?style.css", "/?icon.svg"].map(str::to_owned);
+    let modules = modules().map(|name| format!("/assets/{name}"));
+    for path in files.into_iter().chain(modules) {
+        let (head, text) = send(&router, Request::get(&path), "").await;
+        assert_eq!(head.status, StatusCode::OK, "{path}");
         let foreign = text.replace("http://www.w3.org/2000/svg", "");
         assert!(
             !foreign.contains("http://") && !foreign.contains("https://"),
@@ -119,5 +124,43 @@ async fn page_has_no_inline_script_or_style_and_no_foreign_link() {
         ] {
             assert!(!text.contains(sink), "{path}: {sink}");
         }
+    }
+}
+
+/// Returns the names of the modules in the folder of the page.
+fn modules() -> impl Iterator<Item = String> {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/dashboard/assets");
+    let files = fs::read_dir(folder).expect("a folder");
+    let names = files.map(|file| {
+        file.expect("a file")
+            .file_name()
+            .into_string()
+            .expect("UTF-8")
+    });
+    let modules: Vec<_> = names.filter(|name| name.ends_with(".mjs")).collect();
+    assert!(modules.len() > 20, "{modules:?}");
+    modules.into_iter()
+}
+
+#[tokio::test]
+async fn modules_of_the_page_are_served_as_scripts_and_nothing_else_beside_them() {
+    let layer = layer();
+    let router: Router = guarded(Dashboard::builder(&layer)).router();
+    for name in modules() {
+        let (head, _) = send(&router, Request::get(format!("/assets/{name}")), "").await;
+        assert_eq!(
+            head.headers["content-type"],
+            "text/javascript; charset=utf-8"
+        );
+    }
+    for name in [
+        "index.html",
+        "none.mjs",
+        "..%2fmod.rs",
+        "app.mjs/",
+        "App.mjs",
+    ] {
+        let (head, _) = send(&router, Request::get(format!("/assets/{name}")), "").await;
+        assert_eq!(head.status, StatusCode::NOT_FOUND, "{name}");
     }
 }
