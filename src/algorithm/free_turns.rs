@@ -13,6 +13,17 @@
 //!
 //! At most 32 spans of adjacent turns are kept for a key. If there are more, the earliest one is lost: it comes back last,
 //! and its time passes first.
+//!
+//! # Why does a queue move back only at its end?
+//!
+//! Each request is assigned its turn when it is admitted, and then waits on its own: no store knows how to tell it that it may
+//! start earlier. So when a request leaves the middle of a queue, the requests behind it keep their turns, and its own turn stays
+//! empty. A queue may run slower than it could, and never faster than it may.
+//!
+//! The end of the queue can move back. A request that leaves from the end gives its turn back exactly. The turns that were given
+//! up before it come back with it, up to the first one that is still taken. For this, a key keeps the spans of its free turns, up
+//! to 32: few keys have any, and spans that touch are joined. Without them, the turn of a request that left before those behind
+//! it was lost, even when all of them had left.
 
 /// The turns of one queue that were given up, as spans of time before its TAT.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

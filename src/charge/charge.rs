@@ -1,4 +1,9 @@
 //! Charges: the policy, key and cost that a store decides on.
+//!
+//! # Why does a peek never write, and always pass?
+//!
+//! A charge of cost 0 reads the state. If a peek wrote, looking at a key would change it. A peek has no cost that could be too
+//! high, so it cannot be denied. A limiter that only peeks never changes a key in the store.
 
 use smallvec::SmallVec;
 

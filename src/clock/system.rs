@@ -1,4 +1,25 @@
 //! The machine's clock, and clocks that tests move.
+//!
+//! # Why is the in-process clock anchored once?
+//!
+//! A wall clock can be set, by hand or by NTP. A step forwards would forgive every debt; after a step backwards, every caller in
+//! debt would wait for the length of the step. So the process reads the wall clock once, and the monotonic clock counts from
+//! there.
+//!
+//! A machine may start in 1970 and get the correct time later. A process that read its clock before that would announce resets in
+//! 1970 for as long as it runs, and its days would begin at an arbitrary hour. So a clock that is before 2020 at first is read
+//! again until it has been set; then the time steps forwards once. Every shard of the in-process store notices the step at its
+//! next use, and moves all stored times by the same amount. So debts keep their length, and new windows are aligned to the
+//! correct time. A call to Redis that is in flight at that moment appears to take years, which can break its connection once.
+//!
+//! A clock that was wrong but later than 2020, a later step and a suspended machine do not move the anchored clock. Only what is
+//! shown outside follows them: at most once a millisecond a reading compares the two clocks, and keeps the difference once it
+//! exceeds 10 ms. Headers with absolute times, `RateLimitInfo::reset_at`, blocks, outages, top keys, versions of rules and the
+//! dashboard add it; `Decision::wall_time` and `RateLimiter::wall_time` do so for other times. A decision only notes whether its
+//! times are by the anchored clock, so that those of Redis stay as they are.
+//!
+//! Decisions in Redis use the server's time, because the clocks of instances differ. If the server's clock steps back, an older
+//! time never replaces a stored one.
 
 use std::{
     sync::{

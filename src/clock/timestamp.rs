@@ -1,4 +1,10 @@
 //! Points in time.
+//!
+//! # Why whole microseconds?
+//!
+//! The `TIME` command of Redis has this resolution, so a finer time would gain nothing there. Lua in Redis computes with doubles.
+//! Microseconds since the epoch stay below 2^53 until the year 2255, so every number in the script is exact; nanoseconds would
+//! not be. The script passes numbers to commands as they are, because `..` and `tostring` would write `1.7e+15`.
 
 use std::{
     ops::{Add, Sub},

@@ -1,4 +1,22 @@
 //! Faults of a rule file.
+//!
+//! # Why does a rule file list all of its faults?
+//!
+//! A file is edited at night, by hand, and is checked by the process that is to use it. If it stopped at the first fault, each
+//! correction would need another try. So the parsers of all three formats make one tree whose parts know their places
+//! (`src/config/node.rs`), and one reader goes through it and notes every fault (`src/config/decode.rs`, `rule.rs`). serde would
+//! stop at the first fault, and knows no places in a tree; it only writes rule sets, and the JSON Schema comes from the same
+//! types.
+//!
+//! The reader also finds everything that `build()` would refuse. A policy is made setting by setting (`policy_steps.rs`), and the
+//! setting after which it cannot work is the one at fault. While the limit has a fault, the reader uses a limit that every
+//! algorithm can count, so that it still checks the other settings. A test makes random files, and builds a layer from each one
+//! without a fault.
+//!
+//! The YAML parser accepts much that is not JSON, and refuses the surrogate pairs of JSON. So JSON has another parser: serde_json
+//! keeps each value as a part of the text, and the address of that part is its place.
+//!
+//! Anchors, aliases and tags are refused: no rule needs them, and an alias can make a small file a large one.
 
 use std::{error::Error, fmt};
 

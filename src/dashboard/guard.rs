@@ -1,4 +1,14 @@
 //! Decides which requests reach the API.
+//!
+//! # Why does the dashboard use no cookie, and no `EventSource`?
+//!
+//! A token in the header `authorization` is never sent by a page of another site, so nobody can forge a request. A cookie would
+//! be sent, and would need a login, a session and its own defence. `EventSource` cannot send a header, so a token would have to
+//! be in the URL, where each proxy logs it. The page reads the stream of events by `fetch`, in twenty lines. Requests of other
+//! sites are refused all the same, because an application may guard the dashboard by its session cookie.
+//!
+//! The page itself is public: it has no data. So there is one guard, in front of the API, and a page without a token asks for
+//! one.
 
 use http::{
     HeaderMap, Method, StatusCode,

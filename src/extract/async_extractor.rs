@@ -1,4 +1,11 @@
 //! The trait of asynchronous key extractors.
+//!
+//! # Why do the futures of lookups borrow nothing?
+//!
+//! The request owns its head, and the request moves on to the inner service. A future that borrows from the head could not be
+//! kept beside it. Such a future would have to own the request. Then the layer needs a box around body and service, and bounds on
+//! both. A future that copies its input out of the head leaves the request where it is. Closures can return such a future without
+//! lifetimes, and the lookup of a tier can continue when its request is gone.
 
 use std::{error::Error, future::Future, pin::Pin, sync::Arc};
 

@@ -2,6 +2,12 @@
 //!
 //! Proxies append to `X-Forwarded-For` and `Forwarded`, so the lists are parsed from right to left: the entries of your
 //! own proxies come first, whatever the client has sent to their left.
+//!
+//! # Why is `Forwarded` parsed from the right?
+//!
+//! An entry may contain quoted strings with commas. In a parse from the left, a quotation mark that the client leaves open pairs
+//! with the proxy's own, and swallows the proxy's entry. In a parse from the right, the proxy's entry is complete before the
+//! parser reaches any text of the client.
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},

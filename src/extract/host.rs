@@ -1,4 +1,10 @@
 //! Keys from the requested host.
+//!
+//! # Why is an invalid `Host` ambiguous?
+//!
+//! RFC 9112 requires servers to respond to an invalid `Host` with 400, but hyper and axum pass it on. Services interpret
+//! `a.example:8x` or `x@a.example` differently, so sending such a value must not be a way to avoid having a key. The same holds
+//! for an authority that `Host` contradicts: the RFC trusts the authority, and many services read the header.
 
 use std::net::{IpAddr, Ipv6Addr};
 

@@ -2,6 +2,18 @@
 //!
 //! Limit, remaining and reset describe one policy, so such a set is written as a whole or not at all. `RateLimit` and
 //! `RateLimit-Policy` are lists in which each member has a name, so members are added to those of the response.
+//!
+//! # Why do headers of the inner service stay?
+//!
+//! A handler that reports its own quota, or an upstream whose response is passed on, understands its own numbers, and two
+//! different numbers under one name are worse than either. Limit, remaining and reset describe one policy. So if the response has
+//! one of them, the layer adds none of them: an upstream's limit beside our reset describes nothing.
+//!
+//! If the inner service is another layer of tollgate, the outer layer can see how much the inner policy has left. Both policies
+//! limit the client, so the response carries the numbers of the narrower one. The inner layer leaves a note about its headers in
+//! the extensions of the response, but only if the request contains the decision of an outer layer. A list of draft 11 has a name
+//! for each member, so it contains the policies of all layers and of an upstream, each name once. The members share one line,
+//! because some clients read only the first line.
 
 use http::{Extensions, HeaderMap, HeaderName, HeaderValue, header::RETRY_AFTER};
 

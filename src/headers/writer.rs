@@ -1,4 +1,11 @@
 //! The order in which a layer's headers are written, beside those of the inner service.
+//!
+//! # Why does an outage hide the state of a policy, but not its terms?
+//!
+//! `RateLimit-Policy` contains the agreed terms, which hold during an outage. The remaining quota is unknown then, so the
+//! response omits it: no `RateLimit`, no limit, remaining and reset, and no `Retry-After`. When this process counts alone, the
+//! headers contain its own counts, because these limit the client. A request that no store decided about gets no rate limit
+//! headers at all.
 
 use http::{Extensions, HeaderMap, Response, header::RETRY_AFTER};
 use smallvec::SmallVec;

@@ -3,7 +3,7 @@
 //! ```text
 //! RateLimiter::hold ─▶ Hold ── drop or settle ─▶ HoldRegistry ─▶ Settler ─▶ store
 //!                       │                            ▲             └▶ RetryQueue, if not confirmed
-//!                       └─ registers its slots ─▶ RenewalTask ─▶ store
+//!                       └─ registers its slots ─▶ renewal task ─▶ store
 //! ```
 //!
 //! | the request ends by | charges | slots |

@@ -14,6 +14,27 @@
 //! * and ?          Key::GLOBAL and Key::UNIDENTIFIED
 //! aB3^a|b          a key that was put in the slot of another one, whose tag is aB3
 //! ```
+//!
+//! # Why are keys canonical, 46 characters at most?
+//!
+//! Clients choose the content of many keys. Without a canonical form, a key could be empty, one megabyte long, or contain the
+//! braces that decide its cluster slot. A `Key` is made safe once: plain bytes stay as they are, other bytes are escaped, and an
+//! identity that does not fit is hashed. Two keys are equal only if they were made from the same bytes in the same way, so two
+//! different identities never share a key. 46 characters hold any address, a UUID, a hash and most names, so operators can read
+//! keys in Redis. A key of that size is stored inline, and copied instead of allocated.
+//!
+//! ```rust
+//! use tollgate::Key;
+//!
+//! assert_eq!(Key::new("2001:db8::1").as_str(), "2001:db8::1");
+//! assert_eq!(Key::new("{a}").as_str(), "%7Ba%7D");
+//! assert_eq!(Key::new("GET").and(&Key::new("/users/{id}")).as_str(), "GET|/users/%7Bid%7D");
+//! ```
+//!
+//! # Why are keys not compared in constant time?
+//!
+//! tollgate never compares input with a secret of the server. It hashes a client's own bytes, and looks up the hash. The time
+//! that this takes reveals nothing about the secrets of others.
 
 #[cfg(feature = "top-keys")]
 use std::hash::{BuildHasher, RandomState};

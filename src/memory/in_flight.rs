@@ -14,6 +14,18 @@
 //! All shards share one budget of bytes. A shard reserves a chunk of records at a time, and returns chunks when records
 //! are released. When the budget is used up, the shard first frees its own slots whose lease has ended. If that is not
 //! enough, the charge is denied, and the store frees the ended leases of all shards.
+//!
+//! # Why do requests in flight have no table like the others?
+//!
+//! A bucket is one number per key. Requests in flight are a set per key, of one ticket or of ten thousand, and each ticket must
+//! be found when its request ends. A table sized for the largest set would not fit into memory, and with a list per key, a
+//! release would be slower the busier its key is. So each ticket is a separate record, found by hash, in memory that all shards
+//! share. The memory in use depends only on the number of requests in flight, whatever their keys are. Records are stored without
+//! gaps, in small chunks that are freed as soon as they are empty, because memory that one shard keeps is not available to the
+//! others.
+//!
+//! When this memory is used up, a request is denied. An overflow bucket is not possible here, because a release could not find
+//! its own slots in it.
 
 use crate::{
     algorithm::{Concurrency, SlotState},

@@ -9,6 +9,11 @@
 //! refund A           TAT = 100, total 100
 //! refund B           B ends at 200 - (100 - 0) = 100, which is at most the TAT: all of it can be refunded
 //! ```
+//!
+//! # Why are refunds beside the buckets, and not in them?
+//!
+//! Only a bucket with overlapping requests has to remember its refunds. Inside the bucket, the sum of refunds would cost 12 bytes
+//! per key, 50 % more. In a separate table it costs 24 bytes, but only for the keys that need it.
 
 use std::mem;
 

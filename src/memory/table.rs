@@ -25,6 +25,13 @@
 //! A search takes 2.5 steps on average at three quarters full if the key is there, and 8.5 if not (linear probing). Making
 //! room walks over all slots. Between two walks, at least an eighth as many new keys arrive as there are slots, so a walk
 //! costs each of them a constant time.
+//!
+//! # Why does the memory cap hold while a table grows?
+//!
+//! While a table grows, both the old and the new one exist. The new one has 50 % more slots. With many shards, the largest size
+//! of a table is chosen so that one table may grow while all others are full, and tables grow one at a time. With few shards,
+//! this rule would take much of the memory. But then tables are small, so they are made at full size. Dropping idle keys needs no
+//! second table, because a key can only move closer to its place. A log reserves its new memory before it moves.
 
 use std::{fmt::Debug, mem, sync::Arc};
 

@@ -1,4 +1,11 @@
 //! The body of a response, from the inner service or the layer.
+//!
+//! # Why `ResponseBody`?
+//!
+//! A rejection has a body, and that body must have the same type as the inner service's body. Requiring a type that can be made
+//! from text (`B: From<String>`, `B: Default`) excludes some bodies, and puts the bound on everything that names the layer.
+//! Boxing every body makes all responses pay for the few rejections. `ResponseBody<B>` is either the inner body or the rejection,
+//! and costs nothing. It requires only that the data of `B` can be made from `Bytes`.
 
 use std::{
     pin::Pin,

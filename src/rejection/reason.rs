@@ -1,4 +1,9 @@
 //! Reason for a rejection, with its status, code and message.
+//!
+//! # Why does a 500 not name the missing key?
+//!
+//! A client cannot fix a server that was started without connect info, and the name would reveal how the client is counted. So
+//! the body is "internal server error". The warning in the log names the extractor, and the way to fix it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -7,7 +7,7 @@
 //!                 └──────────────────────────────────────▶ fallback: each policy's OnOutage setting
 //!
 //!   Calls ──────┐                        opens                  2 good probes
-//!               ├─▶ record ─▶ Breaker ──────────▶ ProbeTask ──────────────────▶ recover: closes
+//!               ├─▶ record ─▶ Breaker ──────────▶ probes ─────────────────────▶ recover: closes
 //!   CallGuard ──┘
 //! ```
 //!

@@ -27,6 +27,16 @@
 //! A cluster has 16,384 slots, which bounds the memory: 150 bytes for each, and the charges of a request for each of the first
 //! 1,024 stuck slots. With two policies a request, 3 MB if all slots are stuck. Further slots are probed with a key that nobody
 //! has: so many slots are stuck as a whole.
+//!
+//! # Why has a hash slot a breaker of its own?
+//!
+//! A node that replies `TRYAGAIN`, `MOVED` or `CLUSTERDOWN Hash slot not served` is alive, and decides on its other slots. If the
+//! node's breaker opened, one slot of 16,384 that was left half moved would take all others of the node along. If nothing opened,
+//! each decision on that slot would wait for its deadline for ever, behind a health that says nothing. So failures of a slot are
+//! collected where each decision ends, in the fallback, by the slot that the error names. A key would be a finer unit, but keys
+//! have no bound, and a slot without a node fails for all of them. The probe repeats a decision that failed, since other keys of
+//! the slot may be decided all the time. A node without an address that works is a case for the node's breaker: the cluster gives
+//! that address for all of its slots.
 
 use std::{
     collections::HashMap,

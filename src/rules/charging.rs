@@ -1,4 +1,15 @@
 //! The charge of a request under a rule: whether it is counted, by which key, at what cost.
+//!
+//! # Why is a candidate charged in place of the policy, and not beside it?
+//!
+//! A candidate has to show what would happen if its quota were enforced. If it were only charged for requests that the present
+//! quota admits, a larger candidate would never fill, and every request that is denied today would seem to be admitted by it. So
+//! a request that is denied by its policy alone is charged to the candidate. A request that another policy denies is not, since
+//! the candidate would not have changed that.
+//!
+//! Shadow policies are simpler: each would only add denials, so they are charged for admitted requests. Both are known to the
+//! store, since only the store knows all charges of a decision at once. In a cluster a candidate is in the slot of its policy,
+//! and does not see a denial in another slot: its charge is refunded then, unless its policy denies as well.
 
 use std::{error::Error, sync::atomic::Ordering};
 

@@ -1,4 +1,20 @@
 //! The future of a store operation.
+//!
+//! # Why `StoreFuture` instead of an `async fn` in `Store`?
+//!
+//! The layer has no type parameters, so the store is a `dyn Store`, and an `async fn` in a trait cannot be called through it. A
+//! boxed future per decision can, but it would cost the in-process store an allocation to return a result that it already has. A
+//! `StoreFuture` is either ready or a boxed future. So the in-process store responds without an await and without an allocation,
+//! and the middleware can see which case it is before it decides what to put into its own future.
+//!
+//! ```rust
+//! use std::sync::Arc;
+//! use tollgate::{Key, Policy, Quota, memory::MemoryStore, store::Store};
+//!
+//! let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+//! let policy = Policy::new("logins", Quota::per_minute(5));
+//! assert!(store.decide(&[policy.charge(Key::new("ada"))]).take_ready().is_some());
+//! ```
 
 use std::{
     fmt::{self, Debug},

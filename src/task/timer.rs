@@ -1,6 +1,13 @@
 //! A timer that works on every Tokio runtime, also one that was built without a timer.
 //!
 //! One thread wakes all sleepers of the process. It starts with the first sleeper and runs until the process ends.
+//!
+//! # Why a timer thread?
+//!
+//! A Tokio runtime may be built without timers, and Tokio's own timers panic on it, in the request path and in the task that
+//! probes. One thread of the process wakes the tasks that probe, renew or retry, and bounds a custom store's decision. It starts
+//! with the first such wait. Queues and lookups use Tokio's timer, and need a runtime that has one. The deadlines of decisions in
+//! Redis have a separate thread: why does a thread keep the deadlines? (`src/remote/batch/watchdog.rs`)
 
 use std::{
     collections::BTreeMap,

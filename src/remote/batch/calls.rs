@@ -17,6 +17,14 @@
 //! the socket. So the call gets that delay once more, up to the end, before its jobs fail. This happens once per call.
 //!
 //! An [`Alarm`] carries these steps from the watchdog to the task. Its level only rises, except for that one extension.
+//!
+//! # Why does a missing reply end the connection?
+//!
+//! On a half-open connection, the other side has gone without notice. No reply ever comes, and every decision on it would wait
+//! for its whole deadline. So a connection is dropped when a call on it has had no reply for a deadline. A new connection costs
+//! one dial in the background. A READONLY error ends a connection too: a primary that was demoted keeps its connections and
+//! responds to PING, so nothing else would end them. While connections break soon after they were made, the dials back off, with
+//! jitter.
 
 use std::{
     collections::VecDeque,

@@ -40,6 +40,12 @@
 //! The scheduler gets the round trip of each call with a reply. The breaker gets one report per call: how long the
 //! server took, or the error. The lane gives up its connection after an error that ends it. A call that was not sent is
 //! reported to nobody, since it shows nothing about the server.
+//!
+//! # Why do unsent decisions go back to their callers?
+//!
+//! The dispatcher and the dial run on the runtime of the first caller that needed them. Nobody may drive that runtime any more.
+//! The decisions that such a task leaves behind were not sent. So they go back to their callers, and each caller asks again on
+//! its own runtime. If the runtime ends, the tasks go home (`src/task/home.rs`) instead.
 
 use std::sync::Arc;
 

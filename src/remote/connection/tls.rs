@@ -2,6 +2,17 @@
 //!
 //! The configuration is made once per store, so certificates are read and parsed once, and sessions are resumed. It names
 //! its cryptography explicitly and installs nothing for the process.
+//!
+//! # Why ring?
+//!
+//! rustls needs a provider of cryptography. If the application has installed one for the process, the store uses that. Otherwise
+//! it uses ring, by name, and installs nothing. ring needs a C compiler, but neither CMake nor Go. Providers without C exist: one
+//! is an alpha release, and one runs only on recent processors. `tls-rustls-no-provider` is for applications that install another
+//! provider and do not want to compile ring, or that rely on rustls to find the only compiled one: with two, rustls itself can no
+//! longer choose.
+//!
+//! No setting skips the verification of certificates. A certificate of an own authority is verified with
+//! `TlsConfig::ca_certificates`, and one for another name with `TlsConfig::server_name`.
 
 use std::{fmt, io, sync::Arc};
 

@@ -20,6 +20,12 @@
 //! Example: 10 a minute, cost 1, `w` and four bytes, 6000000, 60000000. Reply: 1700000006000000.
 //!
 //! To add an algorithm, extend [`write_charge`], [`reply_len`] and [`decode`]: the compiler leads to each.
+//!
+//! # Why does a key outlive its state by a second?
+//!
+//! Before Redis 7.2, the clock moves while a script runs, so an expiry may be counted from a moment before `TIME` was read. A key
+//! that expired early would be a fresh bucket too soon. An expiry one second later harms nobody, because a full bucket and a
+//! missing key are the same.
 
 use std::time::Duration;
 
