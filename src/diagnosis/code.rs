@@ -2,190 +2,113 @@
 
 use std::fmt;
 
-/// The code of a misconfiguration. The [module docs](super) list findings and remedies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[non_exhaustive]
-pub enum Code {
+macro_rules! codes {
+    ($($(#[$doc:meta])* $name:ident = $code:literal, $remedy:literal;)*) => {
+        /// The code of a misconfiguration. The [module docs](super) list findings and remedies.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[non_exhaustive]
+        pub enum Code {
+            $($(#[$doc])* $name,)*
+        }
+
+        impl Code {
+            /// All codes, by number.
+            pub const ALL: [Self; TEXTS.len()] = [$(Self::$name),*];
+        }
+
+        /// The text and the remedy of each code.
+        const TEXTS: &[(&str, &str)] = &[$(($code, $remedy)),*];
+    };
+}
+
+codes! {
     /// TG001: a request has no peer address.
-    NoPeerAddress,
+    NoPeerAddress = "TG001",
+    "with axum, serve into_make_service_with_connect_info::<SocketAddr>(); otherwise insert a SocketAddr \
+         into the request's extensions";
     /// TG002: a request has no key.
-    MissingKey,
+    MissingKey = "TG002",
+    "make clients or outer layers send it, exactly once, or set on_missing_key for such requests";
     /// TG003: a request has a header such as `X-Forwarded-For`, and its peer address is used.
-    ForwardedIgnored,
+    ForwardedIgnored = "TG003",
+    "behind a proxy the peer is the proxy, so all clients share one count, and lists of networks do not find \
+         them: use ClientIp with the trusted proxies, as in ClientIp::behind([\"10.0.0.0/8\"]), or client_ip in a \
+         rule file";
     /// TG004: a request has a forwarding header, from a peer that is not trusted.
-    ForwardedUntrusted,
+    ForwardedUntrusted = "TG004",
+    "if the peer is your proxy, add its address to the trusted proxies; until then all its clients share one \
+         count";
     /// TG005: many clients are counted under one key.
-    SingleKey,
+    SingleKey = "TG005",
+    "check the key extractor; if one key is intended, use Global or silence TG005";
     /// TG006: two layers charge one request under the same policy name.
-    ChargedTwice,
+    ChargedTwice = "TG006",
+    "remove one layer, or give the policies different names";
     /// TG007: the Redis server evicts keys.
-    EvictingServer,
+    EvictingServer = "TG007",
+    "set maxmemory-policy noeviction, or use a dedicated server: evicting a key resets a client in debt";
     /// TG008: the clocks of the Redis server and of this process differ.
-    ClockSkew,
+    ClockSkew = "TG008",
+    "synchronize both with NTP: reset times, calendar windows and counts during an outage depend on them";
     /// TG009: two policies of one request have keys in different slots of a cluster, though the keys have a part in common.
-    SeveralSlots,
+    SeveralSlots = "TG009",
+    "put one key in the slot of the other with in_slot_of, so that one script decides both";
     /// TG010: the policy's algorithm cannot count the quota of a tier.
-    IncompatibleTier,
+    IncompatibleTier = "TG010",
+    "give the tier a quota that fits the policy's algorithm and cost; until then the policy's own applies";
     /// TG011: a request has its key more than once, or in contradicting places.
-    AmbiguousKey,
+    AmbiguousKey = "TG011",
+    "such requests get 400: if a gateway adds the header, make it replace the client's";
     /// TG012: the matched route is read before a router has matched the request.
-    NoRoute,
+    NoRoute = "TG012",
+    "add the layer to the router, with Router::layer or with route_layer after the routes, or use \
+         Route.or_unmatched()";
     /// TG013: a path pattern begins with a prefix that nesting has stripped.
-    NestedPath,
+    NestedPath = "TG013",
+    "remove the prefix of nest() from the pattern, or add the layer to the outer router";
     /// TG014: a handler set the cost of a policy that no layer around it settles.
-    UnsettledPolicy,
+    UnsettledPolicy = "TG014",
+    "check the spelling of the policy's name, and give its rule a settle closure; until then the charge stands";
     /// TG015: a Redis cluster has slots that no node decides on, or that this store cannot reach.
-    UnreachableSlots,
+    UnreachableSlots = "TG015",
+    "redis-cli --cluster check names such slots, and --cluster fix mends those that are half moved; check the \
+         addresses that nodes announce, and give a url in place of a pool; until then keys in these slots are \
+         decided by on_outage";
     /// TG016: this instance cannot be registered in Redis.
-    UnregisteredInstance,
+    UnregisteredInstance = "TG016",
+    "if a right is missing, grant the redis user those in the docs of tollgate::remote; until then each instance \
+         admits the whole quota while redis is unavailable";
     /// TG017: the slot of a request was released when its connection was upgraded.
-    UpgradedConnection,
+    UpgradedConnection = "TG017",
+    "to limit open connections, hold a slot in the connection's task, as in the docs of Policy::concurrency; if \
+         only handshakes are to be limited, silence TG017";
     /// TG018: the first ban of a penalty may end before the wait that a denied request has without it.
-    ShortBan,
+    ShortBan = "TG018",
+    "make the first ban longer than the window of the quota, or than the time of one request; until then \
+         clients notice no ban before it has grown";
     /// TG019: Redis has more blocks than an instance holds.
-    TooManyBlocks,
+    TooManyBlocks = "TG019",
+    "unblock some, or forbid a larger group by a rule; until then some blocks do not hold";
     /// TG020: the Redis server refuses every decision, and waiting does not help.
-    RefusingServer,
+    RefusingServer = "TG020",
+    "use a server that has EVALSHA, and grant the redis user the rights in the docs of tollgate::remote; until \
+         then on_outage applies, and each instance that never was registered admits the whole quota";
     /// TG021: a key in Redis holds a value that tollgate did not write.
-    ForeignValue,
+    ForeignValue = "TG021",
+    "choose another prefix, or delete the key; until then on_outage applies to that key";
 }
 
 impl Code {
-    /// All codes, by number.
-    pub const ALL: [Self; 21] = [
-        Self::NoPeerAddress,
-        Self::MissingKey,
-        Self::ForwardedIgnored,
-        Self::ForwardedUntrusted,
-        Self::SingleKey,
-        Self::ChargedTwice,
-        Self::EvictingServer,
-        Self::ClockSkew,
-        Self::SeveralSlots,
-        Self::IncompatibleTier,
-        Self::AmbiguousKey,
-        Self::NoRoute,
-        Self::NestedPath,
-        Self::UnsettledPolicy,
-        Self::UnreachableSlots,
-        Self::UnregisteredInstance,
-        Self::UpgradedConnection,
-        Self::ShortBan,
-        Self::TooManyBlocks,
-        Self::RefusingServer,
-        Self::ForeignValue,
-    ];
-
     /// Returns the code as text, such as `TG001`.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
-        self.entry().0
+        TEXTS[self as usize].0
     }
 
     /// Returns the remedy: what to do about it, in one sentence.
     #[must_use]
     pub const fn remedy(self) -> &'static str {
-        self.entry().1
-    }
-
-    const fn entry(self) -> (&'static str, &'static str) {
-        match self {
-            Self::NoPeerAddress => (
-                "TG001",
-                "with axum, serve into_make_service_with_connect_info::<SocketAddr>(); otherwise insert a SocketAddr \
-                 into the request's extensions",
-            ),
-            Self::MissingKey => (
-                "TG002",
-                "make clients or outer layers send it, exactly once, or set on_missing_key for such requests",
-            ),
-            Self::ForwardedIgnored => (
-                "TG003",
-                "behind a proxy the peer is the proxy, so all clients share one count, and lists of networks do not find \
-                 them: use ClientIp with the trusted proxies, as in ClientIp::behind([\"10.0.0.0/8\"]), or client_ip in a \
-                 rule file",
-            ),
-            Self::ForwardedUntrusted => (
-                "TG004",
-                "if the peer is your proxy, add its address to the trusted proxies; until then all its clients share one \
-                 count",
-            ),
-            Self::SingleKey => (
-                "TG005",
-                "check the key extractor; if one key is intended, use Global or silence TG005",
-            ),
-            Self::ChargedTwice => (
-                "TG006",
-                "remove one layer, or give the policies different names",
-            ),
-            Self::EvictingServer => (
-                "TG007",
-                "set maxmemory-policy noeviction, or use a dedicated server: evicting a key resets a client in debt",
-            ),
-            Self::ClockSkew => (
-                "TG008",
-                "synchronize both with NTP: reset times, calendar windows and counts during an outage depend on them",
-            ),
-            Self::SeveralSlots => (
-                "TG009",
-                "put one key in the slot of the other with in_slot_of, so that one script decides both",
-            ),
-            Self::IncompatibleTier => (
-                "TG010",
-                "give the tier a quota that fits the policy's algorithm and cost; until then the policy's own applies",
-            ),
-            Self::AmbiguousKey => (
-                "TG011",
-                "such requests get 400: if a gateway adds the header, make it replace the client's",
-            ),
-            Self::NoRoute => (
-                "TG012",
-                "add the layer to the router, with Router::layer or with route_layer after the routes, or use \
-                 Route.or_unmatched()",
-            ),
-            Self::NestedPath => (
-                "TG013",
-                "remove the prefix of nest() from the pattern, or add the layer to the outer router",
-            ),
-            Self::UnsettledPolicy => (
-                "TG014",
-                "check the spelling of the policy's name, and give its rule a settle closure; until then the charge stands",
-            ),
-            Self::UnreachableSlots => (
-                "TG015",
-                "redis-cli --cluster check names such slots, and --cluster fix mends those that are half moved; check the \
-                 addresses that nodes announce, and give a url in place of a pool; until then keys in these slots are \
-                 decided by on_outage",
-            ),
-            Self::UnregisteredInstance => (
-                "TG016",
-                "if a right is missing, grant the redis user those in the docs of tollgate::remote; until then each instance \
-                 admits the whole quota while redis is unavailable",
-            ),
-            Self::UpgradedConnection => (
-                "TG017",
-                "to limit open connections, hold a slot in the connection's task, as in the docs of Policy::concurrency; if \
-                 only handshakes are to be limited, silence TG017",
-            ),
-            Self::ShortBan => (
-                "TG018",
-                "make the first ban longer than the window of the quota, or than the time of one request; until then \
-                 clients notice no ban before it has grown",
-            ),
-            Self::TooManyBlocks => (
-                "TG019",
-                "unblock some, or forbid a larger group by a rule; until then some blocks do not hold",
-            ),
-            Self::RefusingServer => (
-                "TG020",
-                "use a server that has EVALSHA, and grant the redis user the rights in the docs of tollgate::remote; until \
-                 then on_outage applies, and each instance that never was registered admits the whole quota",
-            ),
-            Self::ForeignValue => (
-                "TG021",
-                "choose another prefix, or delete the key; until then on_outage applies to that key",
-            ),
-        }
+        TEXTS[self as usize].1
     }
 
     pub(super) const fn bit(self) -> u32 {
