@@ -17,7 +17,7 @@
 //! slot ends its lease: it stays taken until it is released.
 //!
 //! All background work of a limiter is two tasks at most: one renews, and one retries settlements. Each ends when it
-//! has nothing to do. It goes [home](crate::task::home) if its runtime ends, or if no thread polls that runtime's tasks any more.
+//! has nothing to do. Both run [at home](crate::task::home), whatever becomes of the runtimes of callers.
 
 mod guard;
 mod key_batches;

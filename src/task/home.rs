@@ -37,7 +37,11 @@ use tokio::{
 use super::mutex::Mutex;
 
 /// Spawns a future at home. If the system cannot start the thread, drops the future and returns `None`.
+///
+/// Its events go to the subscriber of the caller, which may be one for this thread.
 pub(crate) fn spawn(future: impl Future<Output = ()> + Send + 'static) -> Option<AbortHandle> {
+    #[cfg(feature = "tracing")]
+    let future = tracing::instrument::WithSubscriber::with_current_subscriber(future);
     Some(home()?.spawn(future).abort_handle())
 }
 
@@ -61,6 +65,7 @@ where
     let lasting = Lasting {
         future: Some(future),
         task: task.clone(),
+        is_at_home: false,
     };
     let spawned = runtime.spawn(lasting).abort_handle();
     let mut place = task.place.lock();
@@ -213,6 +218,7 @@ struct Lasting<F: Future<Output: Send> + Send + 'static> {
     /// `None` once it is done, and while it is polled: one that panics is dropped.
     future: Option<Pin<Box<F>>>,
     task: LastingTask,
+    is_at_home: bool,
 }
 
 impl<F: Future<Output: Send> + Send + 'static> Future for Lasting<F> {
@@ -235,13 +241,14 @@ impl<F: Future<Output: Send> + Send + 'static> Drop for Lasting<F> {
         // Before the lock: a future that stays is dropped after it.
         let future = self.future.take();
         let mut place = self.task.place.lock();
-        if future.is_none() || IS_HOME.get() || matches!(*place, Place::Cancelled) {
+        if future.is_none() || self.is_at_home || matches!(*place, Place::Cancelled) {
             return;
         }
         if let Some(home) = home() {
             let lasting = Self {
                 future,
                 task: self.task.clone(),
+                is_at_home: true,
             };
             *place = Place::Spawned(home.spawn(lasting).abort_handle());
         }
@@ -301,6 +308,18 @@ mod tests {
         let (report, reported) = mpsc::channel();
         let reporting = Box::pin(async move { report.send(IS_HOME.get()) });
         spawn_lasting_on(&ended, reporting);
+        assert_eq!(reported.recv_timeout(HUNG), Ok(true));
+    }
+
+    // Regression: work at home that started such a future on a runtime that had ended lost it.
+    #[test]
+    fn future_that_home_starts_on_a_runtime_that_has_ended_comes_home() {
+        let ended = runtime().handle().clone();
+        let (report, reported) = mpsc::channel();
+        spawn(async move {
+            let reporting = Box::pin(async move { report.send(IS_HOME.get()) });
+            spawn_lasting_on(&ended, reporting);
+        });
         assert_eq!(reported.recv_timeout(HUNG), Ok(true));
     }
 

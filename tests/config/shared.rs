@@ -420,9 +420,9 @@ async fn slots_of_a_policy_that_a_push_removed_or_renamed_are_given_back() {
 
 #[tokio::test]
 async fn rules_stay_while_redis_is_down_and_new_ones_are_taken_when_it_is_back() {
+    logged();
     let mut server = Server::start();
     let (mut one, mut other) = (Instance::start(server.url()), Instance::start(server.url()));
-    logged();
     one.rules.push(new("limit: 9/h")).await.expect("pushed");
     other.until_version(1).await;
     server.kill();

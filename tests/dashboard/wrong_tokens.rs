@@ -18,6 +18,7 @@ use crate::support::logged;
 
 #[tokio::test]
 async fn client_with_wrong_tokens_has_to_wait_and_the_right_one_works_for_others() {
+    logged();
     let (router, clock) = dashboard();
     for number in 0..10 {
         let head = ask_from(&router, "192.0.2.1", &wrong(number)).await;

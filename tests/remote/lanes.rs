@@ -400,7 +400,7 @@ fn subscriber_that_panics_does_not_end_the_deadlines() {
     // In a process of its own, whose subscriber is nobody else's.
     let output = Command::new(std::env::current_exe().expect("this test"))
         .args([
-            "lanes::subscriber_that_panics_does_not_end_the_deadlines",
+            "remote::lanes::subscriber_that_panics_does_not_end_the_deadlines",
             "--exact",
         ])
         .env(PANICS, "")

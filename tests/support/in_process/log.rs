@@ -4,39 +4,38 @@ use std::{
     cell::{Cell, RefCell},
     io::{self, Write},
     mem,
-    sync::{Mutex, Once, PoisonError},
-    thread,
+    sync::{Arc, Mutex, Once, PoisonError},
 };
 
-/// Tollgate's log lines of this thread since the last call; call it once before the first line of interest.
+use tracing::{dispatcher::DefaultGuard, subscriber};
+
+/// Tollgate's log lines of this thread, and of the background work that it started, since the last call; call it once before the
+/// first line of interest.
 ///
-/// One subscriber serves the whole process: with one per test, whether a call site is listened to at all would depend
-/// on which test reached it first.
+/// Besides the subscriber of each test, one serves the whole process. Without it, whether a call site is listened to at all would
+/// depend on which test reached it first.
 pub(crate) fn logged() -> Vec<String> {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {
-        let subscriber = tracing_subscriber::fmt()
-            .with_writer(|| ThreadLog)
-            .with_ansi(false)
-            .finish();
-        tracing::subscriber::set_global_default(subscriber).expect("no other subscriber");
+        let subscriber = tracing_subscriber::fmt().with_writer(io::sink).finish();
+        subscriber::set_global_default(subscriber).expect("no other subscriber");
     });
-    let text = LOG.with_borrow_mut(mem::take);
-    let text = String::from_utf8_lossy(&text);
-    let ours = text.lines().filter(|line| line.contains("tollgate"));
-    ours.map(str::to_owned).collect()
+    LOG.with_borrow_mut(|installed| {
+        let (lines, _guard) = installed.get_or_insert_with(|| {
+            let lines = Lines::default();
+            let writer = lines.clone();
+            let subscriber = tracing_subscriber::fmt()
+                .with_writer(move || writer.clone())
+                .with_ansi(false)
+                .finish();
+            (lines, subscriber::set_default(subscriber))
+        });
+        let text = mem::take(&mut *lines.0.lock().unwrap_or_else(PoisonError::into_inner));
+        let text = String::from_utf8_lossy(&text);
+        let ours = text.lines().filter(|line| line.contains("tollgate"));
+        ours.map(str::to_owned).collect()
+    })
 }
-
-/// Tollgate's log lines of background work that contain this text, which is to be of one test: all tests share that thread.
-#[allow(dead_code, reason = "not every binary uses it")]
-pub(crate) fn logged_at_home(text: &str) -> Vec<String> {
-    let log = AT_HOME.lock().unwrap_or_else(PoisonError::into_inner);
-    let lines = String::from_utf8_lossy(&log);
-    let lines = lines.lines().filter(|line| line.contains(text));
-    lines.map(str::to_owned).collect()
-}
-
-static AT_HOME: Mutex<Vec<u8>> = Mutex::new(Vec::new());
 
 /// Does something whenever tollgate logs a line on this thread, before the line is written.
 #[allow(dead_code, reason = "only tests without servers use it")]
@@ -48,25 +47,22 @@ pub(crate) fn on_each_line(act: impl Fn() + 'static) {
 type Act = Box<dyn Fn()>;
 
 thread_local! {
-    static LOG: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    static LOG: RefCell<Option<(Lines, DefaultGuard)>> = const { RefCell::new(None) };
     static ACT: Cell<Option<Act>> = const { Cell::new(None) };
 }
 
-struct ThreadLog;
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<u8>>>);
 
-impl Write for ThreadLog {
+impl Write for Lines {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         // Taken out meanwhile: what it does may log a line itself.
         if let Some(act) = ACT.take() {
             act();
             ACT.set(Some(act));
         }
-        if thread::current().name() == Some("tollgate-home") {
-            let mut log = AT_HOME.lock().unwrap_or_else(PoisonError::into_inner);
-            log.extend_from_slice(bytes);
-        } else {
-            LOG.with_borrow_mut(|log| log.extend_from_slice(bytes));
-        }
+        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        lines.extend_from_slice(bytes);
         Ok(bytes.len())
     }
 
