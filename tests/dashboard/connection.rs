@@ -41,7 +41,7 @@ async fn attempt_to_follow_that_failed_ends_its_stream() {
                  if (String(url).endsWith('/live')) streams.push(options.signal); \
                  return real(url, options); }",
         );
-        page.evaluate("void follow(session)");
+        page.evaluate("void follow(page.session)");
         // The page and this test each have an attempt at a time.
         page.until("streams.length >= 3 && streams.slice(0, -2).every((it) => it.aborted)");
         page.evaluate("window.fetch = real");
@@ -54,7 +54,7 @@ async fn fault_of_the_page_is_not_reported_as_a_lost_connection() {
     let site = Site::start().await;
     block_in_place(|| {
         let mut page = site.open(READ);
-        page.evaluate("window.render = () => { throw new Error('no such number'); }");
+        page.evaluate("when('numbers', () => { throw new Error('no such number'); })");
         page.until("connection.textContent.startsWith('the page has a fault: no such number')");
     });
 }

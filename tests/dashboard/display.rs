@@ -35,10 +35,12 @@ async fn limits_and_shares_are_not_rounded_away() {
             "policy": "api", "key": "ada", "limit": null, "remaining": null, "reset_millis": null,
             "counted_by": "nobody", "penalty": null, "blocked_millis": null, "has_state": true,
         });
-        page.evaluate("lookedUp = { key: 'ada', form: 'text' }");
+        let found = json!({ "policies": [row], "without_key": [] });
         page.evaluate(&format!(
-            "renderKey({{ policies: [{row}], without_key: [] }})"
+            "window.real = fetch; window.fetch = async (url, options) => String(url).endsWith('/key') \
+             ? new Response(JSON.stringify({found})) : real(url, options)"
         ));
+        page.evaluate("lookUp({ key: 'ada', form: 'text' })");
         let cells = "[...document.querySelectorAll('#key-states td')].map((it) => it.textContent)";
         assert_eq!(
             page.evaluate(cells),
@@ -86,8 +88,8 @@ async fn operator_sees_and_changes_the_share_of_keys_that_is_enforced() {
 
         // A number that is being written stays.
         page.evaluate(&write("5"));
-        page.evaluate("window.begin = state.time");
-        page.until("state.time > begin + 1500");
+        page.evaluate("window.begin = page.state.time");
+        page.until("page.state.time > begin + 1500");
         assert_eq!(
             page.evaluate("policies.querySelector('.rollout input').value"),
             "5"
@@ -135,9 +137,9 @@ async fn selection_stays_and_repeated_results_are_announced() {
         page.evaluate(
             "getSelection().selectAllChildren(document.querySelector('#tiers tbody th'))",
         );
-        page.evaluate("window.begin = state.time");
+        page.evaluate("window.begin = page.state.time");
         site.call("ada");
-        page.until("state.time > begin + 2000");
+        page.until("page.state.time > begin + 2000");
         assert_eq!(page.evaluate("String(getSelection())"), "no tier");
 
         page.evaluate(

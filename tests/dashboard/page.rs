@@ -70,7 +70,7 @@ async fn page_explains_how_to_sign_in_and_why_one_has_to_wait() {
         page.until("!login.hidden");
         page.evaluate(
             "window.statuses = []; for (let number = 0; number <= 100; number += 1) \
-             fetch(new URL('session', API), { headers: { authorization: `Bearer wrong-${number}` } }) \
+             fetch(`${location.pathname}/api/session`, { headers: { authorization: `Bearer wrong-${number}` } }) \
              .then(({ status }) => statuses.push(status))",
         );
         page.until("statuses.length === 101");

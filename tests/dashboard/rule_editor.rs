@@ -110,7 +110,7 @@ async fn stored_rules_that_were_refused_are_replaced_on_the_page() {
         let reply: Vec<u64> = command.query(&mut server.connection()).expect("stored");
         assert_eq!(reply[..2], [1, 2]);
         page.until(&format!("{}.includes('limt')", text_of("rules-error")));
-        page.until("edited.replaced === 2");
+        page.until("page.edited.replaced === 2");
         page.evaluate("document.getElementById('rules-editor').open = true");
         page.evaluate(&format!("{text} = {text}.replace('4/hour', '6/hour')"));
         submit(&mut page, "rules-form");

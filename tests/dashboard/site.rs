@@ -59,6 +59,12 @@ impl Site {
         page.until("!login.hidden");
         sign_in(&mut page, token);
         page.until("!main.hidden && connection.dataset.state === 'live'");
+        // Its modules, so that a test may look at what they know.
+        page.evaluate(
+            "Promise.all(['api', 'keys', 'lists', 'live', 'notices', 'page', 'text'].map((name) => \
+             import(`${location.pathname.replace(/\\/*$/, '')}/assets/${name}.mjs`))) \
+             .then((modules) => { Object.assign(window, ...modules); })",
+        );
         page
     }
 

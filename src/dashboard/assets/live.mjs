@@ -69,6 +69,6 @@ function receive(next) {
   tell('numbers');
 }
 
-export function leave() {
+export function unfollow() {
   stream?.abort();
 }

@@ -7,6 +7,7 @@ export const page = {
   state: null, // the latest state
   history: null, // tracks with the numbers of each slot
   versions: null, // of the rules
+  edited: null, // the version of the rules with which the editor began
 };
 
 const listeners = new Map();

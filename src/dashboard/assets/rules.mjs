@@ -8,15 +8,13 @@ import { page, tell } from './page.mjs';
 import { fill } from './table.mjs';
 import { moment } from './text.mjs';
 
-let edited = null; // the version of the rules with which the editor began
-
 export async function refreshRules(owner) {
   if (!owner.has_rules) return;
   const latest = await read('rules');
   if (page.session !== owner) return;
   page.versions = latest;
   renderVersions();
-  $('rules-editor').hidden = !canReplaceRules() || !edited;
+  $('rules-editor').hidden = !canReplaceRules() || !page.edited;
   if (canReplaceRules()) await refreshEditor(owner);
 }
 
@@ -24,7 +22,7 @@ const canReplaceRules = () => page.session.can_write && page.versions.can_push;
 
 // Loads the rules in force into the editor, unless they are in it, or the operator has changed its text.
 async function refreshEditor(owner) {
-  if (edited?.replaced !== page.versions.latest && !isEdited()) {
+  if (page.edited?.replaced !== page.versions.latest && !isEdited()) {
     const replaced = page.versions.latest;
     const loaded = await read(`rules/${page.versions.present}`);
     if (page.session === owner && !isEdited()) load(loaded, replaced);
@@ -37,25 +35,25 @@ function load({ number: version, text, format }, replaced) {
   $('rules-text').value = text;
   $('rules-format').value = format;
   // The text as the field returns it, with its line ends.
-  edited = { number: version, replaced, text: $('rules-text').value, format };
+  page.edited = { number: version, replaced, text: $('rules-text').value, format };
 }
 
-const isEdited = () => edited && ($('rules-text').value !== edited.text || $('rules-format').value !== edited.format);
+const isEdited = () => page.edited && ($('rules-text').value !== page.edited.text || $('rules-format').value !== page.edited.format);
 
 // Warns if other rules are in force than those with which the operator began.
 function renderEditor() {
-  $('rules-editor').hidden = !edited;
-  const isOutdated = edited && page.versions && edited.replaced !== page.versions.latest;
+  $('rules-editor').hidden = !page.edited;
+  const isOutdated = page.edited && page.versions && page.edited.replaced !== page.versions.latest;
   $('rules-outdated').hidden = !isOutdated;
   if (!isOutdated) return;
-  const text = `You began with version ${edited.number}. Since then, version ${page.versions.latest} was stored. `
+  const text = `You began with version ${page.edited.number}. Since then, version ${page.versions.latest} was stored. `
     + 'Compare it with your text, and take over what it changed.';
   if ($('rules-outdated-text').textContent !== text) readAloud($('rules-outdated-text'), text);
 }
 
 // Keeps the text of the operator, who has seen what is in force now.
 $('rules-keep').addEventListener('click', () => {
-  Object.assign(edited, { number: page.versions.present, replaced: page.versions.latest });
+  Object.assign(page.edited, { number: page.versions.present, replaced: page.versions.latest });
   renderEditor();
   $('rules-text').focus();
 });
@@ -123,7 +121,7 @@ $('rules-compare').addEventListener('click', async () => {
 
 $('rules-form').addEventListener('submit', async (event) => {
   event.preventDefault();
-  const [text, format, replacing] = [$('rules-text').value, $('rules-format').value, edited.replaced];
+  const [text, format, replacing] = [$('rules-text').value, $('rules-format').value, page.edited.replaced];
   const effect = `They replace version ${replacing}. If they have a fault, nothing changes.`;
   if (!await confirmed('Put these rules in force?', effect, 'Put in force')) return;
   const comment = $('rules-comment').value || null;
@@ -132,7 +130,7 @@ $('rules-form').addEventListener('submit', async (event) => {
   try {
     const { number: version } = await read('rules/push', { text, format, replacing, comment });
     report('rules', `Version ${version} is in force.`);
-    edited = { number: version, replaced: version, text, format };
+    page.edited = { number: version, replaced: version, text, format };
     $('rules-comment').value = '';
     $('rules-editor').open = false;
   } catch (error) {
@@ -150,10 +148,4 @@ function showDiff(title, old, next) {
     return line;
   }));
   $('diff-box').hidden = false;
-}
-
-// Forgets what the operator has written.
-export function forgetDraft() {
-  $('rules-form').reset();
-  edited = null;
 }

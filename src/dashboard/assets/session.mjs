@@ -4,10 +4,9 @@ import { failure, read, stored } from './api.mjs';
 import { $, setText } from './elements.mjs';
 import { forgetKey, KEY_HINT } from './keys.mjs';
 import { refreshLists, stopLists } from './lists.mjs';
-import { follow, leave } from './live.mjs';
+import { follow, unfollow } from './live.mjs';
 import { setConnection, silence } from './notices.mjs';
 import { page, when } from './page.mjs';
-import { forgetDraft } from './rules.mjs';
 
 const LOGIN_HINT = 'The read token shows the numbers; the write token also allows changes. It stays in this tab.';
 
@@ -42,7 +41,7 @@ export async function start() {
 // Asks for a token. A draft of rules stays, since the token may have been replaced meanwhile.
 function showLogin(message) {
   stored('tollgate-token', null);
-  leave();
+  unfollow();
   stopLists();
   Object.assign(page, { session: null, state: null, history: null, versions: null });
   if ($('question').open) $('question').close('no');
@@ -80,7 +79,8 @@ $('login').addEventListener('submit', async (event) => {
 });
 
 $('leave').addEventListener('click', () => {
-  forgetDraft();
+  $('rules-form').reset();
+  page.edited = null;
   showLogin('');
 });
 when('signed out', () => showLogin('Sign in again.'));
