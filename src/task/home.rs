@@ -191,6 +191,10 @@ enum Place {
     /// It is about to be spawned, or no runtime took it.
     #[default]
     Nowhere,
+    #[cfg_attr(
+        not(feature = "redis"),
+        expect(dead_code, reason = "only connections are cancelled")
+    )]
     Spawned(AbortHandle),
 }
 
