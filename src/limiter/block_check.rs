@@ -178,16 +178,7 @@ impl BlockCheck {
             slots.claim();
             let (decision, blocks, receipt) = {
                 let charges: Charges<'_> = charges.iter().map(OwnedCharge::borrow).collect();
-                let (asked, blocks) = (known.as_peeks(&charges), Blocks::of(&list, &charges));
-                if blocks.deny(&charges) {
-                    let receipt = Receipt::of(&asked, &decision);
-                    (None, blocks, receipt)
-                } else {
-                    // The charges in shadow whose block was found meanwhile.
-                    let receipt = Receipt::of(&blocks.alone(&asked), &decision);
-                    let decision = blocks.shown_in(decision, &charges);
-                    (Some(known.shown_in(decision, &charges)), blocks, receipt)
-                }
+                known.renewed(&list, &charges, decision)
             };
             // A refund that fails leaves the blocked key with less quota.
             if let Some(receipt) = receipt {
@@ -229,6 +220,25 @@ impl Blocks {
             Some((index, until))
         });
         Self(blocked.collect())
+    }
+
+    /// Returns a decision made under these blocks as the present ones allow it, if they do; the present ones, and the charges of
+    /// the decision that they deny.
+    fn renewed(
+        &self,
+        list: &BlockList,
+        charges: &[Charge<'_>],
+        decision: Decision,
+    ) -> (Option<Decision>, Self, Option<Receipt>) {
+        let (asked, present) = (self.as_peeks(charges), Self::of(list, charges));
+        if present.deny(charges) {
+            let receipt = Receipt::of(&asked, &decision);
+            return (None, present, receipt);
+        }
+        // The charges in shadow whose block was found meanwhile.
+        let receipt = Receipt::of(&present.alone(&asked), &decision);
+        let decision = present.shown_in(decision, charges);
+        (Some(self.shown_in(decision, charges)), present, receipt)
     }
 
     fn is_empty(&self) -> bool {

@@ -235,21 +235,30 @@ impl Rule {
             }
             tier => {
                 let tier = tier.filter(|tier| !tier.is_unlimited());
-                let under = tier.as_ref().map(|tier| tier.policy(&self.policy));
-                // A tier that the algorithm cannot count leaves the rule's own quota.
-                let policy = under.and_then(Result::ok).unwrap_or(&self.policy);
-                let mut charges = Charges::new();
-                let head = RequestHead::new(parts);
-                self.add_charges(policy, &key, (setting, &head), |charge| {
-                    charges.push(charge);
-                });
-                let charges = charges.iter().map(Charge::to_owned);
                 RuleTrace {
-                    charges: charges.collect(),
+                    charges: self.charges_under(tier.as_ref(), &key, (setting, parts)),
                     ..trace
                 }
             }
         }
+    }
+
+    /// Returns what the rule charges to a key under a tier, or under its own quota.
+    fn charges_under(
+        &self,
+        tier: Option<&Tier>,
+        key: &Key,
+        (setting, parts): (ModeSetting, &Parts),
+    ) -> Vec<OwnedCharge> {
+        let under = tier.map(|tier| tier.policy(&self.policy));
+        // A tier that the algorithm cannot count leaves the rule's own quota.
+        let policy = under.and_then(Result::ok).unwrap_or(&self.policy);
+        let mut charges = Charges::new();
+        let head = RequestHead::new(parts);
+        self.add_charges(policy, key, (setting, &head), |charge| {
+            charges.push(charge);
+        });
+        charges.iter().map(Charge::to_owned).collect()
     }
 
     fn key_label(&self) -> &str {

@@ -106,29 +106,16 @@ pub(super) async fn exchange(
     };
     let took = now().since(called_at);
     let (results, ended) = match replied {
-        None if connection.has_lost_runtime() => {
-            return (BatchResult::Failed(classify::runtime_ended()), end(false));
-        }
-        None => {
-            let error = client.timeout_error(Phase::Reply);
-            return (BatchResult::Failed(error), end(false));
-        }
-        Some(Err(CallFailure::NotSent)) => {
-            note_not_sent(client, call.id, &connection, requests);
-            return (BatchResult::NotSent, end(false));
-        }
-        Some(Err(CallFailure::Replaced)) => {
-            // Not reported to the breaker: the present server has not failed.
-            return (BatchResult::Failed(classify::replaced()), end(false));
-        }
-        Some(Err(CallFailure::Lost(_))) if connection.is_losing_runtime() => {
-            // Not reported to the breaker either: a pool's connection ends with its runtime.
-            lane.disconnect(call.id.generation, None);
-            return (BatchResult::Failed(classify::runtime_ended()), end(false));
-        }
-        Some(Err(CallFailure::Lost(error))) => (Err(error), end(false)),
-        Some(Err(CallFailure::Replied(error))) => (Err(error), end(true)),
         Some(Ok(results)) => (Ok(results), end(true)),
+        Some(Err(CallFailure::Replied(error))) => (Err(error), end(true)),
+        Some(Err(CallFailure::Lost(error))) if !connection.is_losing_runtime() => {
+            (Err(error), end(false))
+        }
+        unreported => {
+            let failure = unreported.and_then(Result::err);
+            let result = unreported_end(client, call.id, (&connection, failure), requests);
+            return (result, end(false));
+        }
     };
     #[cfg(feature = "metrics")]
     if results.is_ok() {
@@ -157,6 +144,31 @@ pub(super) async fn exchange(
         results.map_or_else(BatchResult::Failed, BatchResult::Replied),
         ended,
     )
+}
+
+/// Returns the result of a call that is not reported to the breaker, since it shows nothing about the present server.
+#[cold]
+fn unreported_end(
+    client: &Client,
+    id: CallId,
+    (connection, failure): (&LaneConnection, Option<CallFailure>),
+    requests: &[Box<Request>],
+) -> BatchResult {
+    match failure {
+        None if connection.has_lost_runtime() => BatchResult::Failed(classify::runtime_ended()),
+        // The watchdog has reported it.
+        None => BatchResult::Failed(client.timeout_error(Phase::Reply)),
+        Some(CallFailure::NotSent) => {
+            note_not_sent(client, id, connection, requests);
+            BatchResult::NotSent
+        }
+        Some(CallFailure::Replaced) => BatchResult::Failed(classify::replaced()),
+        Some(CallFailure::Lost(_) | CallFailure::Replied(_)) => {
+            // A pool's connection ends with its runtime.
+            client.scheduler.lanes()[id.lane].disconnect(id.generation, None);
+            BatchResult::Failed(classify::runtime_ended())
+        }
+    }
 }
 
 /// Notes that a call was not sent, since its connection was closed before.

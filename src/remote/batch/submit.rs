@@ -78,17 +78,23 @@ pub(in crate::remote) async fn submit_since(
     let own_current_call = client.scheduler.first_current_call();
     let mut first_current_call = own_current_call;
     let slot = request.slot();
+    let in_slot = |error: Error| match slot {
+        Some(slot) => error.with_slot(slot),
+        None => error,
+    };
     // The node that a redirect leads to.
     let mut redirected = None;
-    let (mut unsent, mut redirects, mut moving) = (0, 0, 0);
+    let (mut unsent, mut redirects) = (0, Redirects::default());
     loop {
         let node = redirected.as_ref().unwrap_or(client);
         match submit_to(node, request, submitted_at, tried_at).await? {
             JobResult::Replied(result) => {
-                return result.map_err(|error| match slot {
-                    Some(slot) if classify::is_of_one_slot(&error) => error.with_slot(slot),
-                    _ => error,
-                });
+                let is_of_slot = result.as_ref().is_err_and(classify::is_of_one_slot);
+                return if is_of_slot {
+                    result.map_err(in_slot)
+                } else {
+                    result
+                };
             }
             JobResult::NotSent(handed_back) => {
                 // Each lane may find its connection closed once. Then another lane sends the request.
@@ -103,28 +109,8 @@ pub(in crate::remote) async fn submit_since(
             }
             JobResult::Redirected(handed_back, redirect) => {
                 request = handed_back;
-                let in_slot = |error: Error| match slot {
-                    Some(slot) => error.with_slot(slot),
-                    None => error,
-                };
-                if redirect == Redirect::TryAgain {
-                    moving += 1;
-                    redirects = 0;
-                } else {
-                    redirects += 1;
-                    moving += u32::from(redirects > USUAL_REDIRECTS);
-                }
                 let left = (submitted_at + client.deadline).since(now());
-                let waits = redirect == Redirect::TryAgain || redirects > USUAL_REDIRECTS;
-                let wait = if waits {
-                    moving_wait(moving)
-                } else {
-                    Duration::ZERO
-                };
-                if left.is_zero() || wait > left || redirects > MAX_REDIRECTS {
-                    return Err(in_slot(classify::unresolved(&redirect, redirects)));
-                }
-                if waits {
+                if let Some(wait) = redirects.note(&redirect, left).map_err(in_slot)? {
                     sleep(wait).await;
                 }
                 redirected = follow(node, &mut request, &redirect).map_err(in_slot)?;
@@ -135,13 +121,40 @@ pub(in crate::remote) async fn submit_since(
                     return Err(classify::replaced());
                 }
                 // The same server may have been replaced meanwhile.
-                first_current_call = match &redirected {
-                    Some(node) => node.scheduler.first_current_call(),
-                    None => own_current_call,
-                };
+                first_current_call = redirected
+                    .as_ref()
+                    .map_or(own_current_call, |node| node.scheduler.first_current_call());
             }
         }
         tried_at = now();
+    }
+}
+
+/// The redirects of one request.
+#[derive(Default)]
+struct Redirects {
+    in_a_row: u32,
+    /// Redirects that were followed after a wait.
+    waits: u32,
+}
+
+impl Redirects {
+    /// Counts a redirect. Returns the wait before it is followed, if any.
+    ///
+    /// # Errors
+    ///
+    /// That of too many redirects, or of a wait that is longer than the time that is left.
+    fn note(&mut self, redirect: &Redirect, left: Duration) -> Result<Option<Duration>, Error> {
+        let is_moving = *redirect == Redirect::TryAgain;
+        self.in_a_row = if is_moving { 0 } else { self.in_a_row + 1 };
+        let waits = is_moving || self.in_a_row > USUAL_REDIRECTS;
+        self.waits += u32::from(waits);
+        let wait = waits.then(|| moving_wait(self.waits));
+        let is_late = left.is_zero() || wait.is_some_and(|wait| wait > left);
+        if is_late || self.in_a_row > MAX_REDIRECTS {
+            return Err(classify::unresolved(redirect, self.in_a_row));
+        }
+        Ok(wait)
     }
 }
 
