@@ -15,10 +15,8 @@ use super::{
     file_watch,
     handle::RulesHandle,
     new_rules::NewRules,
-    place::Place,
     reloader::Reloader,
-    rule_file::RuleFile,
-    source::{Origin, RuleSource},
+    source::{Initial, RuleOrigin, RuleSource},
     state::RuleVersion,
 };
 
@@ -60,31 +58,32 @@ impl RateLimitLayerBuilder {
         let with_rules = self.clone().rules(&rules);
         let built = with_rules.build_replaceable();
         let (layer, replaceable) = built.map_err(ReloadError::Layer)?;
-        let place = match source.origin {
-            Origin::File(path) => Place::File(RuleFile::new(path)),
-            Origin::InProcess(_) => Place::InProcess,
+        let origin = match source.initial {
+            Initial::File(path) => RuleOrigin::File(path),
+            Initial::InProcess(_) => RuleOrigin::InProcess,
             #[cfg(feature = "redis")]
-            Origin::Redis(_) => {
+            Initial::Redis(_) => {
                 let store = replaceable.limiter().rule_store();
                 let store = store.ok_or_else(no_redis)?;
-                Place::Redis(Arc::new(SharedRules::new(store)))
+                RuleOrigin::Redis(Arc::new(SharedRules::new(store)))
             }
         };
         let reloader = Arc::new(Reloader::new(
             (self, source.reader),
-            place,
+            origin,
             Replaceable::downgrade(&replaceable),
             (rules, version),
         ));
         let handle = RulesHandle::new(&reloader);
-        match &reloader.place {
-            Place::File(_) => {
-                let watch = file_watch::start(reloader, source.poll_interval);
+        match &reloader.origin {
+            RuleOrigin::File(path) => {
+                let path = path.clone();
+                let watch = file_watch::start(reloader, path, source.poll_interval);
                 replaceable.accompany(watch.map_err(ReloadError::Source)?);
             }
-            Place::InProcess => replaceable.accompany(reloader),
+            RuleOrigin::InProcess => replaceable.accompany(reloader),
             #[cfg(feature = "redis")]
-            Place::Redis(shared) => {
+            RuleOrigin::Redis(shared) => {
                 let shared = Arc::clone(shared);
                 let watch = shared_watch::start(reloader, shared, source.poll_interval);
                 replaceable.accompany(watch.map_err(ReloadError::Source)?);
@@ -97,20 +96,20 @@ impl RateLimitLayerBuilder {
 impl RuleSource {
     /// Returns the rules to begin with.
     fn initial(&self) -> Result<(RuleSet, RuleVersion), ReloadError> {
-        let (rules, format, text, number) = match &self.origin {
-            Origin::File(path) => {
-                let file = RuleFile::new(path.clone());
-                let (format, text) = file.read(&self.reader)?;
-                let rules = self.reader.parse_named(&file.name(), format, &text)?;
+        let (rules, format, text, number) = match &self.initial {
+            Initial::File(path) => {
+                let (format, text) = self.reader.read_text(path)?;
+                let name = path.display().to_string();
+                let rules = self.reader.parse_named(&name, format, &text)?;
                 (rules, format, text, 1)
             }
-            Origin::InProcess(rules) => (rules.clone(), Format::Json, rules.to_json(), 1),
+            Initial::InProcess(rules) => (rules.clone(), Format::Json, rules.to_json(), 1),
             // Not a version that is stored.
             #[cfg(feature = "redis")]
-            Origin::Redis(rules) => (rules.clone(), Format::Json, rules.to_json(), 0),
+            Initial::Redis(rules) => (rules.clone(), Format::Json, rules.to_json(), 0),
         };
         let version = NewRules::new(format, text).into_version(number, Clock::wall_now());
-        Ok((rules, RuleVersion::new(version)))
+        Ok((rules, version))
     }
 }
 

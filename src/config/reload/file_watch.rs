@@ -22,7 +22,7 @@
 //! costs one `read`, and at most 20 of them are made per second.
 
 use std::{
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -42,14 +42,18 @@ use crate::{
     error::{Error, ErrorKind},
 };
 
-use super::{place::Place, reloader::Reloader};
+use super::reloader::Reloader;
 
-/// Starts the thread that watches the file of a reloader, until the returned value is dropped.
+/// Starts the thread that watches a file for a reloader, until the returned value is dropped.
 ///
 /// # Errors
 ///
 /// [`ErrorKind::Unavailable`] if the system cannot start a thread.
-pub(super) fn start(reloader: Arc<Reloader>, interval: Duration) -> Result<FileWatch, Error> {
+pub(super) fn start(
+    reloader: Arc<Reloader>,
+    path: PathBuf,
+    interval: Duration,
+) -> Result<FileWatch, Error> {
     // One wake-up is enough, however many events lead to it.
     let (waker, wakes) = mpsc::sync_channel(1);
     let is_stopped = Arc::new(AtomicBool::new(false));
@@ -57,7 +61,8 @@ pub(super) fn start(reloader: Arc<Reloader>, interval: Duration) -> Result<FileW
         waker: waker.clone(),
         is_stopped: Arc::clone(&is_stopped),
     };
-    let run = move || FileWatcher::new(reloader, (waker, wakes), is_stopped, interval).run();
+    let run =
+        move || FileWatcher::new((reloader, path), (waker, wakes), is_stopped, interval).run();
     let thread = thread::Builder::new().name("tollgate-rules".to_owned());
     thread.spawn(run).map_err(|error| {
         let message = "the system cannot start the thread that watches the rules";
@@ -87,6 +92,7 @@ impl Drop for FileWatch {
 /// The thread that watches.
 struct FileWatcher {
     reloader: Arc<Reloader>,
+    path: PathBuf,
     wakes: Receiver<()>,
     is_stopped: Arc<AtomicBool>,
     interval: Duration,
@@ -102,7 +108,7 @@ struct Stopped;
 
 impl FileWatcher {
     fn new(
-        reloader: Arc<Reloader>,
+        (reloader, path): (Arc<Reloader>, PathBuf),
         (waker, wakes): (SyncSender<()>, Receiver<()>),
         is_stopped: Arc<AtomicBool>,
         interval: Duration,
@@ -116,10 +122,11 @@ impl FileWatcher {
         let watchers = [(); 2].map(|()| notify::recommended_watcher(on_event.clone()));
         let watchers = watchers.into_iter().collect::<Result<Vec<_>, _>>();
         let watchers = watchers
-            .inspect_err(|error| log_polling(&reloader.place, interval, error))
+            .inspect_err(|error| log_polling(&path, interval, error))
             .unwrap_or_default();
         Self {
             reloader,
+            path,
             wakes,
             is_stopped,
             interval,
@@ -148,10 +155,7 @@ impl FileWatcher {
 
     /// Watches the folders of the file, anew each time: one that was deleted and made again is another one.
     fn watch_folders(&mut self) {
-        let Place::File(file) = &self.reloader.place else {
-            return;
-        };
-        let mut folders = file.folders().into_iter();
+        let mut folders = folders(&self.path).into_iter();
         for (watcher, watched) in self.watchers.iter_mut().zip(&mut self.watched) {
             if let Some(folder) = watched.take() {
                 // It may be gone, and its watch with it.
@@ -167,10 +171,7 @@ impl FileWatcher {
     /// Takes the text of the file once two reads of it are equal: what is being written is not taken by halves. Returns whether
     /// there was another one.
     fn take_settled(&self) -> Result<bool, Stopped> {
-        let Place::File(file) = &self.reloader.place else {
-            return Ok(false);
-        };
-        let read = || file.read(&self.reloader.reader);
+        let read = || self.reloader.reader.read_text(&self.path);
         if self.reloader.is_known(&read()) {
             return Ok(false);
         }
@@ -191,6 +192,18 @@ impl FileWatcher {
         }
         Ok(())
     }
+}
+
+/// Returns the folders whose events may be about a file: the one of its name, and the one of the file that its links lead to.
+fn folders(path: &Path) -> Vec<PathBuf> {
+    let folder = |path: &Path| match path.parent() {
+        Some(folder) if folder.as_os_str().is_empty() => Some(PathBuf::from(".")),
+        folder => folder.map(Path::to_path_buf),
+    };
+    let own = folder(path);
+    let target = path.canonicalize().ok().as_deref().and_then(folder);
+    let is_own = own.as_ref().and_then(|own| own.canonicalize().ok()) == target;
+    own.into_iter().chain(target.filter(|_| !is_own)).collect()
 }
 
 /// Reads until two reads in a row are equal, with a pause before each but the first.
@@ -219,11 +232,11 @@ fn may_change_text(kind: EventKind) -> bool {
     }
 }
 
-fn log_polling(place: &Place, interval: Duration, error: &notify::Error) {
+fn log_polling(path: &Path, interval: Duration, error: &notify::Error) {
     log::event!(
         WARN,
         "no events for the rule file, it is polled",
-        source = place.name(),
+        source = path.display(),
         interval_secs = interval.as_secs_f64(),
         error = error,
     );

@@ -9,8 +9,8 @@ use crate::error::{Error, ErrorKind};
 use super::{
     error::ReloadError,
     new_rules::NewRules,
-    place::Place,
     reloader::Reloader,
+    source::RuleOrigin,
     state::{RuleVersion, RulesState},
 };
 
@@ -73,13 +73,10 @@ impl RulesHandle {
     /// [`ReloadError::Source`] if the layer was dropped, or Redis cannot be read.
     pub async fn history(&self) -> Result<Vec<RuleVersion>, ReloadError> {
         let reloader = self.reloader()?;
-        match &reloader.place {
-            Place::File(_) | Place::InProcess => Ok(reloader.history()),
+        match &reloader.origin {
+            RuleOrigin::File(_) | RuleOrigin::InProcess => Ok(reloader.history()),
             #[cfg(feature = "redis")]
-            Place::Redis(shared) => {
-                let versions = shared.history().await?;
-                Ok(versions.into_iter().map(RuleVersion::new).collect())
-            }
+            RuleOrigin::Redis(shared) => shared.history().await,
         }
     }
 
@@ -110,14 +107,14 @@ impl RulesHandle {
     pub async fn push(&self, rules: NewRules) -> Result<RuleVersion, ReloadError> {
         rules.validate()?;
         let reloader = self.reloader()?;
-        match &reloader.place {
-            Place::File(file) => Err(failed(&format!(
+        match &reloader.origin {
+            RuleOrigin::File(path) => Err(failed(&format!(
                 "the rules come from {}: edit that file",
-                file.name()
+                path.display()
             ))),
-            Place::InProcess => reloader.take_pushed(rules).await,
+            RuleOrigin::InProcess => reloader.take_pushed(rules).await,
             #[cfg(feature = "redis")]
-            Place::Redis(shared) => shared_watch::push(&reloader, shared, rules).await,
+            RuleOrigin::Redis(shared) => shared_watch::push(&reloader, shared, rules).await,
         }
     }
 
@@ -155,14 +152,14 @@ impl RulesHandle {
     /// Why the rules were refused, now or before.
     pub async fn reload(&self) -> Result<(), ReloadError> {
         let reloader = self.reloader()?;
-        match &reloader.place {
-            Place::File(file) => {
-                let (file, reader) = (file.clone(), reloader.reader.clone());
-                reloader.take_from(move || file.read(&reader)).await
+        match &reloader.origin {
+            RuleOrigin::File(path) => {
+                let (path, reader) = (path.clone(), reloader.reader.clone());
+                reloader.take_from(move || reader.read_text(&path)).await
             }
-            Place::InProcess => Ok(()),
+            RuleOrigin::InProcess => Ok(()),
             #[cfg(feature = "redis")]
-            Place::Redis(shared) => shared_watch::take(&reloader, shared).await,
+            RuleOrigin::Redis(shared) => shared_watch::take(&reloader, shared).await,
         }
     }
 
@@ -170,16 +167,16 @@ impl RulesHandle {
     #[cfg(feature = "dashboard")]
     pub(crate) fn is_of_file(&self) -> bool {
         let reloader = self.reloader.upgrade();
-        reloader.is_some_and(|reloader| matches!(reloader.place, Place::File(_)))
+        reloader.is_some_and(|reloader| matches!(reloader.origin, RuleOrigin::File(_)))
     }
 
     /// Returns the version that a push replaces: the latest that this process has seen, also if it was refused.
     pub(crate) async fn latest(&self) -> Result<u64, ReloadError> {
         let reloader = self.reloader()?;
-        match &reloader.place {
-            Place::File(_) | Place::InProcess => Ok(reloader.number()),
+        match &reloader.origin {
+            RuleOrigin::File(_) | RuleOrigin::InProcess => Ok(reloader.number()),
             #[cfg(feature = "redis")]
-            Place::Redis(shared) => {
+            RuleOrigin::Redis(shared) => {
                 let seen = shared.seen().await;
                 Ok(seen.unwrap_or_else(|| reloader.number()))
             }

@@ -61,9 +61,7 @@ mod error;
 mod file_watch;
 mod handle;
 mod new_rules;
-mod place;
 mod reloader;
-mod rule_file;
 #[cfg(feature = "redis")]
 mod shared_rules;
 #[cfg(feature = "redis")]

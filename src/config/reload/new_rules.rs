@@ -5,7 +5,7 @@ use crate::{
     error::{Error, ErrorKind},
 };
 
-use super::{super::rule_set::Format, error::ReloadError, state::VersionData};
+use super::{super::rule_set::Format, error::ReloadError, state::RuleVersion};
 
 /// A text of rules to push, with who pushes it and why.
 ///
@@ -65,13 +65,13 @@ impl NewRules {
     }
 
     /// Returns the version that these rules are.
-    pub(super) fn into_version(self, number: u64, time: Timestamp) -> VersionData {
-        VersionData {
+    pub(super) fn into_version(self, number: u64, time: Timestamp) -> RuleVersion {
+        RuleVersion {
             number,
             format: self.format,
-            text: self.text,
-            author: self.author,
-            comment: self.comment,
+            text: self.text.into(),
+            author: self.author.map(Into::into),
+            comment: self.comment.map(Into::into),
             time,
         }
     }

@@ -22,8 +22,8 @@ use super::{
     },
     error::ReloadError,
     new_rules::NewRules,
-    place::Place,
-    state::{RuleVersion, RulesState, VersionData},
+    source::RuleOrigin,
+    state::{RuleVersion, RulesState},
 };
 
 /// Replaces the rules of one layer.
@@ -33,7 +33,7 @@ pub(super) struct Reloader {
     /// The settings of the layer, without the rules of the source.
     template: RateLimitLayerBuilder,
     pub(super) reader: RuleSetReader,
-    pub(super) place: Place,
+    pub(super) origin: RuleOrigin,
     layer: Weak<Replaceable>,
     /// Held from the reading of a text to the swap, so that no older text replaces a newer one, and one text is parsed at a
     /// time. Whoever only looks at the rules never waits for it.
@@ -57,7 +57,7 @@ impl Reloader {
     /// Returns a reloader of a layer that was built by `template` and has this version in force.
     pub(super) fn new(
         (template, reader): (RateLimitLayerBuilder, RuleSetReader),
-        place: Place,
+        origin: RuleOrigin,
         layer: Weak<Replaceable>,
         (rules, version): (RuleSet, RuleVersion),
     ) -> Self {
@@ -69,7 +69,7 @@ impl Reloader {
         Self {
             template,
             reader,
-            place,
+            origin,
             layer,
             turn: AsyncMutex::new(()),
             progress: Mutex::new(Progress {
@@ -120,7 +120,7 @@ impl Reloader {
         let Ok(Some(new)) = self.new_text(read) else {
             return;
         };
-        let parsed = self.parser(new.format, &new.text)();
+        let parsed = self.parser(new.format(), new.text())();
         let _ = self.take_parsed(new, parsed);
     }
 
@@ -138,7 +138,7 @@ impl Reloader {
         let Some(new) = self.new_text(read)? else {
             return Ok(());
         };
-        let parsed = self.parse(new.format, &new.text).await?;
+        let parsed = self.parse(new.format(), new.text()).await?;
         self.take_parsed(new, parsed).map(drop)
     }
 
@@ -150,7 +150,7 @@ impl Reloader {
     fn new_text(
         &self,
         read: Result<(Format, String), RuleSetError>,
-    ) -> Result<Option<VersionData>, ReloadError> {
+    ) -> Result<Option<RuleVersion>, ReloadError> {
         let mut progress = self.progress.lock();
         let (format, text) = match read {
             Ok(read) => read,
@@ -179,11 +179,11 @@ impl Reloader {
     /// Why it was refused.
     fn take_parsed(
         &self,
-        version: VersionData,
+        version: RuleVersion,
         parsed: Result<RuleSet, RuleSetError>,
     ) -> Result<RuleVersion, ReloadError> {
         let mut progress = self.progress.lock();
-        let refused = (version.format, version.text.clone());
+        let refused = (version.format(), version.text().to_owned());
         let rules = parsed.map_err(ReloadError::from);
         let swapped = rules.and_then(|rules| self.swap(&mut progress, version, rules));
         swapped.map_err(|error| self.refuse(&mut progress, Some(refused), error))
@@ -210,7 +210,7 @@ impl Reloader {
         format: Format,
         text: &str,
     ) -> impl FnOnce() -> Result<RuleSet, RuleSetError> + Send + use<> {
-        let (reader, name, text) = (self.reader.clone(), self.place.name(), text.to_owned());
+        let (reader, name, text) = (self.reader.clone(), self.origin.name(), text.to_owned());
         move || reader.parse_named(&name, format, &text)
     }
 
@@ -228,7 +228,7 @@ impl Reloader {
             return Err(ReloadError::Conflict { stored });
         }
         let version = new.into_version(stored + 1, Clock::wall_now());
-        let rules = self.parse(version.format, &version.text).await??;
+        let rules = self.parse(version.format(), version.text()).await??;
         self.swap(&mut self.progress.lock(), version, rules)
     }
 
@@ -240,10 +240,10 @@ impl Reloader {
     #[cfg(feature = "redis")]
     pub(super) async fn take_version(
         &self,
-        version: VersionData,
+        version: RuleVersion,
     ) -> Result<RuleVersion, ReloadError> {
         let _turn = self.turn.lock().await;
-        let parsed = self.parse(version.format, &version.text).await?;
+        let parsed = self.parse(version.format(), version.text()).await?;
         self.take_parsed(version, parsed)
     }
 
@@ -276,7 +276,7 @@ impl Reloader {
     fn swap(
         &self,
         progress: &mut Progress,
-        version: VersionData,
+        version: RuleVersion,
         rules: RuleSet,
     ) -> Result<RuleVersion, ReloadError> {
         let template = self.template.clone().rules(&rules);
@@ -285,7 +285,6 @@ impl Reloader {
                 .replace(|old| template.build_successor(old))
                 .map_err(ReloadError::Layer)?;
         }
-        let version = RuleVersion::new(version);
         progress.refused = None;
         progress.refusal = None;
         progress.history.push_back(version.clone());
@@ -295,7 +294,7 @@ impl Reloader {
         log::event!(
             INFO,
             "rules replaced",
-            source = self.place.name(),
+            source = self.origin.name(),
             version = version.number(),
             rules = rules.rules().len(),
             author = version.author().unwrap_or("unknown"),
@@ -321,7 +320,7 @@ impl Reloader {
             log::event!(
                 WARN,
                 "rules refused, those in force stay",
-                source = self.place.name(),
+                source = self.origin.name(),
                 version = self.number(),
                 error = error,
             );
@@ -338,7 +337,7 @@ impl Reloader {
             log::event!(
                 WARN,
                 "rules cannot be read, those in force stay",
-                source = self.place.name(),
+                source = self.origin.name(),
                 version = self.number(),
                 error = error,
             );
@@ -375,7 +374,7 @@ impl Reloader {
 impl fmt::Debug for Reloader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Reloader")
-            .field("place", &self.place)
+            .field("origin", &self.origin)
             .field("state", &*self.state.borrow())
             .finish_non_exhaustive()
     }

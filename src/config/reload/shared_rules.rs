@@ -12,7 +12,7 @@ use super::{
     super::rule_set::Format,
     error::ReloadError,
     new_rules::{MAX_AUTHOR, MAX_COMMENT, NewRules},
-    state::VersionData,
+    state::RuleVersion,
 };
 
 /// The rules that all instances share.
@@ -27,7 +27,7 @@ pub(super) struct SharedRules {
 pub(super) type Seen<'a> = tokio::sync::MutexGuard<'a, Option<RulesId>>;
 
 /// A version that was read, or why it cannot be used.
-pub(super) type Read = Result<VersionData, ReloadError>;
+pub(super) type Read = Result<RuleVersion, ReloadError>;
 
 impl SharedRules {
     pub(super) fn new(store: Arc<dyn RuleStore>) -> Self {
@@ -82,7 +82,7 @@ impl SharedRules {
         seen: &mut Seen<'_>,
         new: NewRules,
         number: u64,
-    ) -> Result<VersionData, ReloadError> {
+    ) -> Result<RuleVersion, ReloadError> {
         let known = seen.map_or(0, |seen| seen.version);
         let replaced = new.replaced.unwrap_or(known);
         let mut reply = self.store_over(replaced, &new, number.max(known)).await?;
@@ -125,7 +125,7 @@ impl SharedRules {
     /// # Errors
     ///
     /// [`ReloadError::Source`] if Redis cannot be read.
-    pub(super) async fn history(&self) -> Result<Vec<VersionData>, ReloadError> {
+    pub(super) async fn history(&self) -> Result<Vec<RuleVersion>, ReloadError> {
         let stored = self.store.rules_history().await;
         let stored = stored.map_err(ReloadError::Source)?;
         let versions = stored.into_iter();
@@ -134,7 +134,7 @@ impl SharedRules {
 }
 
 /// Returns a version from what is stored.
-fn version(stored: StoredRules) -> Result<VersionData, ReloadError> {
+fn version(stored: StoredRules) -> Result<RuleVersion, ReloadError> {
     let Some(format) = Format::of_extension(&stored.format) else {
         let message = format!(
             "version {} of the rules in redis has the unknown format {:?}: push it again by a newer tollgate",
@@ -145,11 +145,11 @@ fn version(stored: StoredRules) -> Result<VersionData, ReloadError> {
         return Err(ReloadError::Source(error));
     };
     // Others than tollgate may have written them.
-    let present = |text: String, most| (!text.is_empty()).then(|| shown(&text, most));
-    Ok(VersionData {
+    let present = |text: String, most| (!text.is_empty()).then(|| shown(&text, most).into());
+    Ok(RuleVersion {
         number: stored.id.version,
         format,
-        text: stored.text,
+        text: stored.text.into(),
         author: present(stored.author, MAX_AUTHOR),
         comment: present(stored.comment, MAX_COMMENT),
         time: stored.id.time,

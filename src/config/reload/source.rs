@@ -2,7 +2,13 @@
 
 use std::{path::PathBuf, time::Duration};
 
+#[cfg(feature = "redis")]
+use std::sync::Arc;
+
 use super::super::rule_set::{RuleSet, RuleSetReader};
+
+#[cfg(feature = "redis")]
+use super::shared_rules::SharedRules;
 
 /// Where the rules of a layer come from, also later on.
 ///
@@ -21,14 +27,14 @@ use super::super::rule_set::{RuleSet, RuleSetReader};
 #[derive(Clone, Debug)]
 #[must_use = "a source does nothing until a layer is built with it"]
 pub struct RuleSource {
-    pub(super) origin: Origin,
+    pub(super) initial: Initial,
     pub(super) reader: RuleSetReader,
     pub(super) poll_interval: Duration,
 }
 
-/// The kinds of sources.
+/// The rules that a layer begins with.
 #[derive(Clone, Debug)]
-pub(super) enum Origin {
+pub(super) enum Initial {
     File(PathBuf),
     InProcess(RuleSet),
     #[cfg(feature = "redis")]
@@ -45,12 +51,12 @@ impl RuleSource {
     ///
     /// A thread named `tollgate-rules` watches; it ends with the last layer and service.
     pub fn file(path: impl Into<PathBuf>) -> Self {
-        Self::of(Origin::File(path.into()))
+        Self::of(Initial::File(path.into()))
     }
 
     /// Begins with these rules, which only [`RulesHandle::push`](super::RulesHandle::push) replaces, in this process alone.
     pub fn in_process(rules: RuleSet) -> Self {
-        Self::of(Origin::InProcess(rules))
+        Self::of(Initial::InProcess(rules))
     }
 
     /// Reads the rules that all instances share in Redis, through the store of the layer, and takes others within a second
@@ -67,12 +73,12 @@ impl RuleSource {
     /// listen, it reads twice a second. Two layers with different rules need stores with different prefixes.
     #[cfg(feature = "redis")]
     pub fn redis(initial: RuleSet) -> Self {
-        Self::of(Origin::Redis(initial))
+        Self::of(Initial::Redis(initial))
     }
 
-    fn of(origin: Origin) -> Self {
+    fn of(initial: Initial) -> Self {
         Self {
-            origin,
+            initial,
             reader: RuleSetReader::default(),
             poll_interval: Duration::from_secs(5),
         }
@@ -92,5 +98,28 @@ impl RuleSource {
     pub fn poll_interval(mut self, interval: Duration) -> Self {
         self.poll_interval = interval;
         self
+    }
+}
+
+// === RuleOrigin ===
+
+/// Where a layer finds new rules.
+#[derive(Debug)]
+pub(super) enum RuleOrigin {
+    File(PathBuf),
+    InProcess,
+    #[cfg(feature = "redis")]
+    Redis(Arc<SharedRules>),
+}
+
+impl RuleOrigin {
+    /// Returns the name of the origin in messages.
+    pub(super) fn name(&self) -> String {
+        match self {
+            Self::File(path) => path.display().to_string(),
+            Self::InProcess => "rules".to_owned(),
+            #[cfg(feature = "redis")]
+            Self::Redis(_) => "redis".to_owned(),
+        }
     }
 }

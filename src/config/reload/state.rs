@@ -42,63 +42,51 @@ impl RulesState {
 /// A text of rules that was in force, with its author and its time. Clones are cheap.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RuleVersion {
-    data: Arc<VersionData>,
-}
-
-/// The data that clones of a [`RuleVersion`] share.
-#[derive(PartialEq, Eq)]
-pub(super) struct VersionData {
     pub(super) number: u64,
     pub(super) format: Format,
-    pub(super) text: String,
-    pub(super) author: Option<String>,
-    pub(super) comment: Option<String>,
+    pub(super) text: Arc<str>,
+    pub(super) author: Option<Arc<str>>,
+    pub(super) comment: Option<Arc<str>>,
     pub(super) time: Timestamp,
 }
 
 impl RuleVersion {
-    pub(super) fn new(data: VersionData) -> Self {
-        Self {
-            data: Arc::new(data),
-        }
-    }
-
     /// Returns the number of the version. A later version has a higher one.
     ///
     /// Versions of a file are counted by each process, from 1.
     #[must_use]
     pub fn number(&self) -> u64 {
-        self.data.number
+        self.number
     }
 
     /// Returns the format of the text.
     #[must_use]
     pub fn format(&self) -> Format {
-        self.data.format
+        self.format
     }
 
     /// Returns the text.
     #[must_use]
     pub fn text(&self) -> &str {
-        &self.data.text
+        &self.text
     }
 
     /// Returns who pushed it; `None` for a file, and for the rules that a layer was built with.
     #[must_use]
     pub fn author(&self) -> Option<&str> {
-        self.data.author.as_deref()
+        self.author.as_deref()
     }
 
     /// Returns the author's comment.
     #[must_use]
     pub fn comment(&self) -> Option<&str> {
-        self.data.comment.as_deref()
+        self.comment.as_deref()
     }
 
     /// Returns when it was pushed, or read from a file.
     #[must_use]
     pub fn time(&self) -> Timestamp {
-        self.data.time
+        self.time
     }
 
     /// Returns whether this is the text of the version.
