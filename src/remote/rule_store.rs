@@ -10,7 +10,6 @@
 //! the application, whose connections cannot listen, commands go over a lane.
 
 use std::{
-    collections::HashMap,
     fmt,
     sync::{
         Arc,
@@ -27,9 +26,7 @@ use crate::{
     clock::Timestamp,
     error::{Error, ErrorKind, Phase},
     key::slot::slot_of,
-    store::{
-        ReadRulesReply, RuleStore, RulesId, RulesToStore, StoreFuture, StoreRulesReply, StoredRules,
-    },
+    store::{RuleStore, RulesId, RulesText, StoreFuture},
     task::timer::timeout,
 };
 
@@ -150,26 +147,15 @@ impl RedisRuleStore {
         Err(error)
     }
 
-    async fn read(&self, known: Option<RulesId>) -> Result<ReadRulesReply, Error> {
-        let key = self.key();
-        let Some(id) = self.stored_id(&key).await? else {
-            return Ok(ReadRulesReply::Missing);
-        };
-        if Some(id) == known {
-            return Ok(ReadRulesReply::Known);
-        }
-        let rules = self.read_version(&key, id).await?;
-        Ok(ReadRulesReply::Stored(rules))
-    }
-
     /// Reads a version, unless a field of it is longer than tollgate stores: others may have written it.
-    async fn read_version(&self, key: &[u8], id: RulesId) -> Result<StoredRules, Error> {
+    async fn read(&self, version: u64) -> Result<RulesText, Error> {
+        let key = &self.key();
         let lengths = FIELDS.map(|(field, most)| async move {
             let mut command = redis::cmd("HSTRLEN");
-            command.arg(key).arg(format!("{}:{field}", id.version));
+            command.arg(key).arg(format!("{version}:{field}"));
             let length: u64 = parse(self.run(&[command]).await?)?;
             match length > most {
-                true => Err(too_long(id.version, field)),
+                true => Err(too_long(version, field)),
                 false => Ok(()),
             }
         });
@@ -177,20 +163,21 @@ impl RedisRuleStore {
         let mut command = redis::cmd("HMGET");
         command.arg(key);
         for (field, _) in FIELDS {
-            command.arg(format!("{}:{field}", id.version));
+            command.arg(format!("{version}:{field}"));
         }
         let reply = self.run(&[command]).await?;
-        let fields: Vec<Option<String>> = parse(reply)?;
-        let names = FIELDS.iter().map(|(field, _)| *field);
-        let fields: HashMap<&str, Option<String>> = names.zip(fields).collect();
-        let field = |name: &str| fields.get(name).cloned().flatten();
-        stored(id, field).ok_or_else(foreign)
+        let [format, text, author, comment]: [Option<String>; 4] = parse(reply)?;
+        Ok(RulesText {
+            format: format.ok_or_else(foreign)?,
+            text: text.ok_or_else(foreign)?,
+            author: author.unwrap_or_default(),
+            comment: comment.unwrap_or_default(),
+        })
     }
 
-    /// Returns the stored version; `None` if there is none.
-    async fn stored_id(&self, key: &[u8]) -> Result<Option<RulesId>, Error> {
+    async fn id(&self) -> Result<Option<RulesId>, Error> {
         let mut command = redis::cmd("HMGET");
-        command.arg(key).arg("version").arg("time");
+        command.arg(self.key()).arg("version").arg("time");
         let reply = self.run(&[command]).await?;
         let (version, time): (Option<u64>, Option<u64>) = parse(reply)?;
         Ok(version.zip(time).map(|(version, micros)| RulesId {
@@ -199,16 +186,20 @@ impl RedisRuleStore {
         }))
     }
 
-    async fn store(&self, rules: RulesToStore) -> Result<StoreRulesReply, Error> {
+    async fn store(
+        &self,
+        rules: RulesText,
+        (replaced, floor): (u64, u64),
+    ) -> Result<Result<RulesId, u64>, Error> {
         let key = self.key();
         let command = |start: fn(&Script, usize) -> Cmd| {
             let mut command = start(Script::RULES, 8);
             command
                 .arg(1)
                 .arg(&key)
-                .arg(rules.replaced)
-                .arg(rules.floor)
-                .arg(rules.format)
+                .arg(replaced)
+                .arg(floor)
+                .arg(&rules.format)
                 .arg(&rules.text)
                 .arg(&rules.author)
                 .arg(&rules.comment);
@@ -220,8 +211,8 @@ impl RedisRuleStore {
         let commands = [command(Script::by_hash), command(Script::by_text)];
         let reply: Vec<u64> = parse(self.run(&commands).await?)?;
         match reply[..] {
-            [0, stored] => Ok(StoreRulesReply::Conflict { stored }),
-            [1, version, micros] => Ok(StoreRulesReply::Stored(RulesId {
+            [0, stored] => Ok(Err(stored)),
+            [1, version, micros] => Ok(Ok(RulesId {
                 version,
                 time: Timestamp::from_micros(micros),
             })),
@@ -229,10 +220,9 @@ impl RedisRuleStore {
         }
     }
 
-    async fn history(&self) -> Result<Vec<StoredRules>, Error> {
-        let key = self.key();
+    async fn history(&self) -> Result<Vec<(RulesId, RulesText)>, Error> {
         let mut command = redis::cmd("HKEYS");
-        command.arg(&key);
+        command.arg(self.key());
         let fields: Vec<Vec<u8>> = parse(self.run(&[command]).await?)?;
         // Others than tollgate may have written fields too.
         let version = |field: &Vec<u8>| {
@@ -242,7 +232,7 @@ impl RedisRuleStore {
         let mut versions: Vec<u64> = fields.iter().filter_map(version).collect();
         versions.sort_unstable();
         let latest = &versions[versions.len().saturating_sub(KEPT)..];
-        let read = latest.iter().map(|version| self.read_old(&key, *version));
+        let read = latest.iter().map(|version| self.read_old(*version));
         let read = join_all(read).await.into_iter();
         // One that cannot be read is left out, unless that is for all.
         let read = read.filter(|read| match read {
@@ -253,12 +243,12 @@ impl RedisRuleStore {
     }
 
     /// Reads a version of the history, with the time when it was stored.
-    async fn read_old(&self, key: &[u8], version: u64) -> Result<StoredRules, Error> {
+    async fn read_old(&self, version: u64) -> Result<(RulesId, RulesText), Error> {
         let mut command = redis::cmd("HMGET");
-        command.arg(key).arg(format!("{version}:time"));
+        command.arg(self.key()).arg(format!("{version}:time"));
         let (micros,): (Option<u64>,) = parse(self.run(&[command]).await?)?;
         let time = micros.map(Timestamp::from_micros).ok_or_else(foreign)?;
-        self.read_version(key, RulesId { version, time }).await
+        Ok((RulesId { version, time }, self.read(version).await?))
     }
 
     async fn stored_since(&self) -> Result<bool, Error> {
@@ -280,17 +270,27 @@ impl RedisRuleStore {
 }
 
 impl RuleStore for RedisRuleStore {
-    fn read_rules(&self, known: Option<RulesId>) -> StoreFuture<ReadRulesReply> {
+    fn rules_id(&self) -> StoreFuture<Option<RulesId>> {
         let store = self.clone();
-        StoreFuture::boxed(async move { store.read(known).await })
+        StoreFuture::boxed(async move { store.id().await })
     }
 
-    fn store_rules(&self, rules: RulesToStore) -> StoreFuture<StoreRulesReply> {
+    fn read_rules(&self, id: RulesId) -> StoreFuture<RulesText> {
         let store = self.clone();
-        StoreFuture::boxed(async move { store.store(rules).await })
+        StoreFuture::boxed(async move { store.read(id.version).await })
     }
 
-    fn rules_history(&self) -> StoreFuture<Vec<StoredRules>> {
+    fn store_rules(
+        &self,
+        rules: RulesText,
+        replaced: u64,
+        floor: u64,
+    ) -> StoreFuture<Result<RulesId, u64>> {
+        let store = self.clone();
+        StoreFuture::boxed(async move { store.store(rules, (replaced, floor)).await })
+    }
+
+    fn rules_history(&self) -> StoreFuture<Vec<(RulesId, RulesText)>> {
         let store = self.clone();
         StoreFuture::boxed(async move { store.history().await })
     }
@@ -344,14 +344,6 @@ impl Link {
 }
 
 // === Replies ===
-
-/// Returns a version from its fields; `None` if one is missing.
-fn stored(id: RulesId, field: impl Fn(&str) -> Option<String>) -> Option<StoredRules> {
-    let mut rules = StoredRules::new(id, field("format")?, field("text")?);
-    rules.author = field("author").unwrap_or_default();
-    rules.comment = field("comment").unwrap_or_default();
-    Some(rules)
-}
 
 fn parse<T: redis::FromRedisValue>(reply: Value) -> Result<T, Error> {
     redis::from_redis_value(reply).map_err(|error| foreign().with_source(error))

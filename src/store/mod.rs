@@ -30,5 +30,5 @@ pub use self::stats::{ServerStats, Stats};
 pub use self::store::RuleStore;
 pub use self::store::Store;
 #[cfg(feature = "reload")]
-pub use self::stored_rules::{ReadRulesReply, RulesId, RulesToStore, StoreRulesReply, StoredRules};
+pub use self::stored_rules::{RulesId, RulesText};
 pub(crate) use self::waited::{StoreId, TimeLeft};

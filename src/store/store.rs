@@ -5,7 +5,7 @@ use std::{any::Any, fmt::Debug, sync::Arc, time::Duration};
 use tokio::sync::watch;
 
 #[cfg(feature = "reload")]
-use super::stored_rules::{ReadRulesReply, RulesId, RulesToStore, StoreRulesReply, StoredRules};
+use super::stored_rules::{RulesId, RulesText};
 use super::{
     future::StoreFuture,
     health::{Health, Mode},
@@ -237,14 +237,25 @@ fn cannot(message: &'static str) -> StoreFuture<()> {
 #[cfg(feature = "reload")]
 #[doc(hidden)]
 pub trait RuleStore: Debug + Send + Sync + 'static {
-    /// Returns the stored rules, unless they are the known ones.
-    fn read_rules(&self, known: Option<RulesId>) -> StoreFuture<ReadRulesReply>;
+    /// Returns the stored version; `None` if there is none.
+    fn rules_id(&self) -> StoreFuture<Option<RulesId>>;
 
-    /// Stores rules as the next version, if the stored one is that which they replace.
-    fn store_rules(&self, rules: RulesToStore) -> StoreFuture<StoreRulesReply>;
+    /// Returns the rules of the stored version.
+    fn read_rules(&self, id: RulesId) -> StoreFuture<RulesText>;
+
+    /// Stores rules as the next version if they replace the stored one, 0 for none. Returns the stored version as an error if
+    /// they replace another one.
+    ///
+    /// `floor` is a version that is in use. The next one is above it, even if the store has lost it.
+    fn store_rules(
+        &self,
+        rules: RulesText,
+        replaced: u64,
+        floor: u64,
+    ) -> StoreFuture<Result<RulesId, u64>>;
 
     /// Returns the last ten versions, from the oldest.
-    fn rules_history(&self) -> StoreFuture<Vec<StoredRules>>;
+    fn rules_history(&self) -> StoreFuture<Vec<(RulesId, RulesText)>>;
 
     /// Waits until rules may have been stored since the last call that completed. Returns `false` at once if the store cannot
     /// report that.

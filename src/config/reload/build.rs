@@ -7,6 +7,7 @@ use crate::{
     clock::Clock,
     error::{Error, ErrorKind},
     middleware::{in_force::Replaceable, layer::RateLimitLayer},
+    store::RulesId,
 };
 
 use super::{
@@ -96,7 +97,7 @@ impl RateLimitLayerBuilder {
 impl RuleSource {
     /// Returns the rules to begin with.
     fn initial(&self) -> Result<(RuleSet, RuleVersion), ReloadError> {
-        let (rules, format, text, number) = match &self.initial {
+        let (rules, format, text, version) = match &self.initial {
             Initial::File(path) => {
                 let (format, text) = self.reader.read_text(path)?;
                 let name = path.display().to_string();
@@ -108,8 +109,11 @@ impl RuleSource {
             #[cfg(feature = "redis")]
             Initial::Redis(rules) => (rules.clone(), Format::Json, rules.to_json(), 0),
         };
-        let version = NewRules::new(format, text).into_version(number, Clock::wall_now());
-        Ok((rules, version))
+        let id = RulesId {
+            version,
+            time: Clock::wall_now(),
+        };
+        Ok((rules, NewRules::new(format, text).into_version(id)))
     }
 }
 

@@ -1,8 +1,10 @@
 //! Rules that are to be pushed.
 
+use std::sync::Arc;
+
 use crate::{
-    clock::Timestamp,
     error::{Error, ErrorKind},
+    store::{RulesId, RulesText},
 };
 
 use super::{super::rule_set::Format, error::ReloadError, state::RuleVersion};
@@ -22,9 +24,7 @@ use super::{super::rule_set::Format, error::ReloadError, state::RuleVersion};
 #[must_use = "rules have no effect until they are pushed"]
 pub struct NewRules {
     pub(super) format: Format,
-    pub(super) text: String,
-    pub(super) author: Option<String>,
-    pub(super) comment: Option<String>,
+    pub(super) rules: RulesText,
     pub(super) replaced: Option<u64>,
 }
 
@@ -33,9 +33,12 @@ impl NewRules {
     pub fn new(format: Format, text: impl Into<String>) -> Self {
         Self {
             format,
-            text: text.into(),
-            author: None,
-            comment: None,
+            rules: RulesText {
+                format: format.name().to_owned(),
+                text: text.into(),
+                author: String::new(),
+                comment: String::new(),
+            },
             replaced: None,
         }
     }
@@ -44,7 +47,7 @@ impl NewRules {
     ///
     /// Default: nobody.
     pub fn author(mut self, author: impl Into<String>) -> Self {
-        self.author = Some(author.into());
+        self.rules.author = author.into();
         self
     }
 
@@ -52,7 +55,7 @@ impl NewRules {
     ///
     /// Default: none.
     pub fn comment(mut self, comment: impl Into<String>) -> Self {
-        self.comment = Some(comment.into());
+        self.rules.comment = comment.into();
         self
     }
 
@@ -64,15 +67,12 @@ impl NewRules {
         self
     }
 
-    /// Returns the version that these rules are.
-    pub(super) fn into_version(self, number: u64, time: Timestamp) -> RuleVersion {
+    /// Returns these rules as the version of this id.
+    pub(super) fn into_version(self, id: RulesId) -> RuleVersion {
         RuleVersion {
-            number,
+            id,
             format: self.format,
-            text: self.text.into(),
-            author: self.author.map(Into::into),
-            comment: self.comment.map(Into::into),
-            time,
+            rules: Arc::new(self.rules),
         }
     }
 
@@ -80,13 +80,11 @@ impl NewRules {
     ///
     /// [`ReloadError::Source`] for an author or a comment that is too long, or has a control character.
     pub(super) fn validate(&self) -> Result<(), ReloadError> {
-        let is_unusable = |text: &Option<String>, most| {
-            let text = text.as_deref().unwrap_or_default();
-            text.len() > most || text.chars().any(char::is_control)
-        };
-        let reason = if is_unusable(&self.author, MAX_AUTHOR) {
+        let is_unusable =
+            |text: &str, most| text.len() > most || text.chars().any(char::is_control);
+        let reason = if is_unusable(&self.rules.author, MAX_AUTHOR) {
             "an author has at most 256 bytes, without control characters"
-        } else if is_unusable(&self.comment, MAX_COMMENT) {
+        } else if is_unusable(&self.rules.comment, MAX_COMMENT) {
             "a comment has at most 1,024 bytes, without control characters"
         } else {
             return Ok(());

@@ -9,6 +9,7 @@ use crate::{
     clock::Clock,
     diagnosis::log,
     middleware::in_force::Replaceable,
+    store::RulesId,
     task::{Mutex, spawn},
 };
 
@@ -95,6 +96,14 @@ impl Reloader {
         self.state.borrow().version.number()
     }
 
+    /// Returns the id of the next version in this process.
+    fn next_id(&self) -> RulesId {
+        RulesId {
+            version: self.number() + 1,
+            time: Clock::wall_now(),
+        }
+    }
+
     // === Text that was read ===
 
     /// Returns whether what was read is in force or was refused already.
@@ -169,7 +178,7 @@ impl Reloader {
             return Err(error);
         }
         let new = NewRules::new(known.0, known.1);
-        Ok(Some(new.into_version(self.number() + 1, Clock::wall_now())))
+        Ok(Some(new.into_version(self.next_id())))
     }
 
     /// Takes a version, whose text was parsed with this result.
@@ -227,7 +236,7 @@ impl Reloader {
         if new.replaced.is_some_and(|replaced| replaced != stored) {
             return Err(ReloadError::Conflict { stored });
         }
-        let version = new.into_version(stored + 1, Clock::wall_now());
+        let version = new.into_version(self.next_id());
         let rules = self.parse(version.format(), version.text()).await??;
         self.swap(&mut self.progress.lock(), version, rules)
     }
@@ -261,7 +270,7 @@ impl Reloader {
     #[cfg(feature = "redis")]
     pub(super) async fn check(&self, new: &NewRules) -> Result<(), ReloadError> {
         let _turn = self.turn.lock().await;
-        let rules = self.parse(new.format, &new.text).await??;
+        let rules = self.parse(new.format, &new.rules.text).await??;
         let template = self.template.clone().rules(&rules);
         let check = |old: &Admission| template.check_successor(old);
         match self.layer.upgrade() {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::{
     diagnosis::outside_text::shown,
     error::{Error, ErrorKind},
-    store::{ReadRulesReply, RuleStore, RulesId, RulesToStore, StoreRulesReply, StoredRules},
+    store::{RuleStore, RulesId, RulesText},
 };
 
 use super::{
@@ -58,18 +58,19 @@ impl SharedRules {
     ///
     /// [`ReloadError::Source`] if Redis cannot be read.
     pub(super) async fn read(&self, seen: &mut Seen<'_>) -> Result<Option<Read>, ReloadError> {
-        let read = self.store.read_rules(**seen).await;
-        match read.map_err(ReloadError::Source)? {
-            ReadRulesReply::Known => Ok(None),
-            ReadRulesReply::Missing => {
-                **seen = None;
-                Ok(None)
-            }
-            ReadRulesReply::Stored(stored) => {
-                **seen = Some(stored.id);
-                Ok(Some(version(stored)))
-            }
+        let stored = self.store.rules_id().await.map_err(ReloadError::Source)?;
+        if stored == **seen {
+            return Ok(None);
         }
+        let read = match stored {
+            Some(id) => {
+                let rules = self.store.read_rules(id).await;
+                Some(version(id, rules.map_err(ReloadError::Source)?))
+            }
+            None => None,
+        };
+        **seen = stored;
+        Ok(read)
     }
 
     /// Stores rules as the next version. `number` is that in force.
@@ -85,39 +86,18 @@ impl SharedRules {
     ) -> Result<RuleVersion, ReloadError> {
         let known = seen.map_or(0, |seen| seen.version);
         let replaced = new.replaced.unwrap_or(known);
-        let mut reply = self.store_over(replaced, &new, number.max(known)).await?;
-        // Redis has lost the version that is replaced, so nothing that the author has not seen is replaced.
-        if let StoreRulesReply::Conflict { stored: 0 } = reply
-            && (replaced == known || replaced == number)
-        {
-            reply = self.store_over(0, &new, number.max(known)).await?;
-        }
-        match reply {
-            StoreRulesReply::Conflict { stored } => Err(ReloadError::Conflict { stored }),
-            StoreRulesReply::Stored(id) => {
-                **seen = Some(id);
-                Ok(new.into_version(id.version, id.time))
-            }
-        }
-    }
-
-    /// Stores rules if they replace this version.
-    async fn store_over(
-        &self,
-        replaced: u64,
-        new: &NewRules,
-        floor: u64,
-    ) -> Result<StoreRulesReply, ReloadError> {
-        let pushed = RulesToStore {
-            format: new.format.name(),
-            text: new.text.clone(),
-            author: new.author.clone().unwrap_or_default(),
-            comment: new.comment.clone().unwrap_or_default(),
-            replaced,
-            floor,
+        let store = |replaced| {
+            let rules = new.rules.clone();
+            self.store.store_rules(rules, replaced, number.max(known))
         };
-        let reply = self.store.store_rules(pushed).await;
-        reply.map_err(ReloadError::Source)
+        let mut stored = store(replaced).await.map_err(ReloadError::Source)?;
+        // Redis has lost the version that is replaced, so nothing that the author has not seen is replaced.
+        if stored == Err(0) && (replaced == known || replaced == number) {
+            stored = store(0).await.map_err(ReloadError::Source)?;
+        }
+        let id = stored.map_err(|stored| ReloadError::Conflict { stored })?;
+        **seen = Some(id);
+        Ok(new.into_version(id))
     }
 
     /// Returns the last ten versions, from the oldest. Those in an unknown format are left out.
@@ -129,31 +109,29 @@ impl SharedRules {
         let stored = self.store.rules_history().await;
         let stored = stored.map_err(ReloadError::Source)?;
         let versions = stored.into_iter();
-        Ok(versions.filter_map(|stored| version(stored).ok()).collect())
+        let versions = versions.filter_map(|(id, rules)| version(id, rules).ok());
+        Ok(versions.collect())
     }
 }
 
 /// Returns a version from what is stored.
-fn version(stored: StoredRules) -> Result<RuleVersion, ReloadError> {
-    let Some(format) = Format::of_extension(&stored.format) else {
+fn version(id: RulesId, rules: RulesText) -> Result<RuleVersion, ReloadError> {
+    let Some(format) = Format::of_extension(&rules.format) else {
         let message = format!(
             "version {} of the rules in redis has the unknown format {:?}: push it again by a newer tollgate",
-            stored.id.version,
-            shown(&stored.format, MAX_FORMAT)
+            id.version,
+            shown(&rules.format, MAX_FORMAT)
         );
         let error = Error::new(ErrorKind::ForeignValue, message);
         return Err(ReloadError::Source(error));
     };
     // Others than tollgate may have written them.
-    let present = |text: String, most| (!text.is_empty()).then(|| shown(&text, most).into());
-    Ok(RuleVersion {
-        number: stored.id.version,
-        format,
-        text: stored.text.into(),
-        author: present(stored.author, MAX_AUTHOR),
-        comment: present(stored.comment, MAX_COMMENT),
-        time: stored.id.time,
-    })
+    let rules = Arc::new(RulesText {
+        author: shown(&rules.author, MAX_AUTHOR),
+        comment: shown(&rules.comment, MAX_COMMENT),
+        ..rules
+    });
+    Ok(RuleVersion { id, format, rules })
 }
 
 /// The most bytes of an unknown format that are shown.

@@ -2,7 +2,10 @@
 
 use std::{fmt, sync::Arc};
 
-use crate::clock::Timestamp;
+use crate::{
+    clock::Timestamp,
+    store::{RulesId, RulesText},
+};
 
 use super::{
     super::rule_set::{Format, RuleSet},
@@ -42,12 +45,9 @@ impl RulesState {
 /// A text of rules that was in force, with its author and its time. Clones are cheap.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RuleVersion {
-    pub(super) number: u64,
+    pub(super) id: RulesId,
     pub(super) format: Format,
-    pub(super) text: Arc<str>,
-    pub(super) author: Option<Arc<str>>,
-    pub(super) comment: Option<Arc<str>>,
-    pub(super) time: Timestamp,
+    pub(super) rules: Arc<RulesText>,
 }
 
 impl RuleVersion {
@@ -56,7 +56,7 @@ impl RuleVersion {
     /// Versions of a file are counted by each process, from 1.
     #[must_use]
     pub fn number(&self) -> u64 {
-        self.number
+        self.id.version
     }
 
     /// Returns the format of the text.
@@ -68,25 +68,25 @@ impl RuleVersion {
     /// Returns the text.
     #[must_use]
     pub fn text(&self) -> &str {
-        &self.text
+        &self.rules.text
     }
 
     /// Returns who pushed it; `None` for a file, and for the rules that a layer was built with.
     #[must_use]
     pub fn author(&self) -> Option<&str> {
-        self.author.as_deref()
+        Some(self.rules.author.as_str()).filter(|author| !author.is_empty())
     }
 
     /// Returns the author's comment.
     #[must_use]
     pub fn comment(&self) -> Option<&str> {
-        self.comment.as_deref()
+        Some(self.rules.comment.as_str()).filter(|comment| !comment.is_empty())
     }
 
     /// Returns when it was pushed, or read from a file.
     #[must_use]
     pub fn time(&self) -> Timestamp {
-        self.time
+        self.id.time
     }
 
     /// Returns whether this is the text of the version.
