@@ -7,8 +7,9 @@ use std::{
 };
 
 use crate::{
-    charge::MAX_CHARGES,
+    charge::{Charge, MAX_CHARGES},
     clock::Clock,
+    decision::Decision,
     diagnosis::{Code, WarningLog},
     error::{Error, ErrorKind},
     headers::{HeaderWriter, Headers},
@@ -158,6 +159,16 @@ impl RateLimitLayerBuilder {
     #[cfg(feature = "explain")]
     pub fn record_denials(self, pairs: usize) -> Self {
         self.configure(|limiter| limiter.record_denials(pairs))
+    }
+
+    /// Calls a function with the charges and the result of each decision.
+    ///
+    /// Default: none. See [`RateLimiterBuilder::on_decision`](super::RateLimiterBuilder::on_decision).
+    pub fn on_decision(
+        self,
+        hook: impl Fn(&[Charge<'_>], &Result<Decision, Error>) + Send + Sync + 'static,
+    ) -> Self {
+        self.configure(|limiter| limiter.on_decision(hook))
     }
 
     /// Records denied requests, to find the keys that are denied most often.
@@ -377,7 +388,7 @@ impl RateLimitLayerBuilder {
         if self.limiter.is_some() && self.has_settings {
             return Err(Error::new(
                 ErrorKind::InvalidConfig,
-                "a layer with a limiter uses its store: set redis, store, deadline, clock, max_keys, top_keys and record_denials on the limiter",
+                "a layer with a limiter uses its store: set redis, store, deadline, clock, max_keys, top_keys, record_denials and on_decision on the limiter",
             ));
         }
         Ok(())

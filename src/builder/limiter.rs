@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::{
-    clock::Clock, error::Error, limiter::RateLimiter, policy::Policy, store::Store,
-    telemetry::Recorders,
+    charge::Charge, clock::Clock, decision::Decision, error::Error, limiter::RateLimiter,
+    policy::Policy, store::Store, telemetry::Recorders,
 };
 
 #[cfg(feature = "redis")]
@@ -107,6 +107,47 @@ impl RateLimiterBuilder {
     /// Default: [`Clock::system`].
     pub fn clock(mut self, clock: Clock) -> Self {
         self.backend.clock = Some(clock);
+        self
+    }
+
+    /// Calls a function with the charges and the result of each decision, once it is made.
+    ///
+    /// Default: none. Several functions are called in the order in which they were added. They run on the way of the decision:
+    /// return soon, and do not block. A decision whose caller leaves before it is made is not shown. [Peeks](crate::charge) are
+    /// shown too.
+    ///
+    /// # Examples
+    ///
+    /// Send the key of each denied request to another system:
+    ///
+    /// ```
+    /// use std::sync::mpsc;
+    ///
+    /// use tollgate::{Key, Policy, Quota, RateLimiter};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tollgate::Error> {
+    /// let (sender, denied) = mpsc::sync_channel(1_000);
+    /// let limiter = RateLimiter::builder()
+    ///     .on_decision(move |charges, result| {
+    ///         if result.as_ref().is_ok_and(|decision| !decision.is_allowed()) {
+    ///             let _ = sender.try_send(*charges[0].key());
+    ///         }
+    ///     })
+    ///     .build()?;
+    /// let policy = Policy::new("api", Quota::per_hour(1));
+    /// for _ in 0..2 {
+    ///     limiter.check(&[policy.charge(Key::new("ada"))]).await?;
+    /// }
+    /// assert_eq!(denied.try_iter().collect::<Vec<_>>(), [Key::new("ada")]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn on_decision(
+        mut self,
+        hook: impl Fn(&[Charge<'_>], &Result<Decision, Error>) + Send + Sync + 'static,
+    ) -> Self {
+        self.recorders.hook(hook);
         self
     }
 

@@ -81,6 +81,11 @@ pub struct RateLimiter {
     known: Arc<Mutex<Vec<KnownPolicy>>>,
     holds: Arc<HoldRegistry>,
     observer: DecisionObserver,
+    #[cfg_attr(
+        not(any(feature = "explain", feature = "top-keys")),
+        expect(dead_code, reason = "only these features ask it later")
+    )]
+    recorders: Recorders,
     /// The store, if its decisions have a deadline.
     bounded_store: Option<StoreId>,
 }
@@ -247,7 +252,7 @@ impl RateLimiter {
     /// As [`explain`](Self::explain), for these charges in their order.
     #[cfg(feature = "explain")]
     pub(crate) fn explain_charges(&self, charges: Vec<OwnedCharge>) -> StoreFuture<Explanation> {
-        let denials = self.observer.recorders.denials.clone();
+        let denials = self.recorders.denials.clone();
         let (store, blocks) = (Arc::clone(&self.store), Arc::clone(&self.blocks));
         StoreFuture::boxed(async move {
             let blocks = blocks.refreshed().await;
@@ -517,7 +522,7 @@ impl RateLimiter {
     #[cfg(feature = "top-keys")]
     #[must_use]
     pub fn top_keys(&self) -> Option<Snapshot> {
-        Some(self.observer.recorders.top_keys.as_ref()?.snapshot())
+        Some(self.recorders.top_keys.as_ref()?.snapshot())
     }
 
     /// Returns the keys that were denied most often by all instances together; `None` while none of them has shared any.
@@ -611,7 +616,8 @@ impl RateLimiter {
             store,
             known: Arc::default(),
             holds,
-            observer: DecisionObserver::with(recorders),
+            observer: DecisionObserver::with(&recorders),
+            recorders,
         };
         limiter.with_policies(policies)
     }

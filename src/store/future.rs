@@ -83,12 +83,6 @@ impl<T> StoreFuture<T> {
     }
 
     /// Returns the result if it is ready and was not taken.
-    #[cfg(any(
-        feature = "explain",
-        feature = "metrics",
-        feature = "top-keys",
-        feature = "tracing"
-    ))]
     #[inline]
     pub(crate) fn as_ready(&self) -> Option<&Result<T, Error>> {
         match &self.state {

@@ -11,37 +11,19 @@
 //! tiers use up, and the others share one series.
 
 use std::fmt;
-#[cfg(any(
-    feature = "explain",
-    feature = "metrics",
-    feature = "top-keys",
-    feature = "tracing"
-))]
 use std::mem;
 #[cfg(feature = "metrics")]
 use std::sync::Arc;
 #[cfg(feature = "dashboard")]
 use std::sync::OnceLock;
 
-#[cfg(any(
-    feature = "explain",
-    feature = "metrics",
-    feature = "top-keys",
-    feature = "tracing"
-))]
 use smallvec::SmallVec;
 
-use crate::{charge::Charge, decision::Decision, store::StoreFuture};
-
-#[cfg(any(
-    feature = "explain",
-    feature = "metrics",
-    feature = "top-keys",
-    feature = "tracing"
-))]
 use crate::{
-    charge::OwnedCharge,
+    charge::{Charge, OwnedCharge},
+    decision::Decision,
     error::{Error, ErrorKind},
+    store::StoreFuture,
 };
 
 #[cfg(feature = "tracing")]
@@ -55,7 +37,7 @@ use crate::{
 #[cfg(any(feature = "metrics", feature = "tracing"))]
 use crate::decision::{DeniedBy, PolicyState};
 
-use super::recorders::Recorders;
+use super::recorders::{Hooks, Recorders};
 
 #[cfg(feature = "metrics")]
 use super::{counters::DecisionCounters, per_recorder::PerRecorder};
@@ -66,15 +48,15 @@ use super::tally::DecisionTally;
 /// Observes the decisions of one limiter, whether a layer or [`RateLimiter::check`](crate::RateLimiter::check) asked.
 ///
 /// ```text
-/// RateLimiter::check --> Store::decide --> observe --> record --> counters, recorders, debug event
+/// RateLimiter::check --> Store::decide --> observe --> record --> counters, hooks, debug event
 /// ```
 ///
-/// Without the features `explain`, `metrics`, `top-keys` and `tracing` it has no size, and does nothing. Clones share the counters.
+/// Without the features `metrics` and `tracing` and without hooks, it does nothing. Clones share the counters.
 #[derive(Clone)]
 pub(crate) struct DecisionObserver {
     #[cfg(feature = "metrics")]
     counters: Arc<PerRecorder<DecisionCounters>>,
-    pub(crate) recorders: Recorders,
+    hooks: Option<Hooks>,
     /// Empty until a dashboard is built for the limiter.
     #[cfg(feature = "dashboard")]
     tally: Arc<OnceLock<DecisionTally>>,
@@ -82,13 +64,13 @@ pub(crate) struct DecisionObserver {
 
 impl DecisionObserver {
     /// Returns an observer that passes decisions to these recorders too.
-    pub(crate) fn with(recorders: Recorders) -> Self {
+    pub(crate) fn with(recorders: &Recorders) -> Self {
         Self {
             #[cfg(feature = "metrics")]
             counters: Arc::default(),
             #[cfg(feature = "dashboard")]
             tally: Arc::default(),
-            recorders,
+            hooks: recorders.hooks(),
         }
     }
 
@@ -111,16 +93,10 @@ impl DecisionObserver {
         let is_logged = is_logged();
         #[cfg(not(feature = "tracing"))]
         let is_logged = false;
-        !cfg!(feature = "metrics") && self.recorders.is_empty() && !is_logged
+        !cfg!(feature = "metrics") && self.hooks.is_none() && !is_logged
     }
 
     /// Records the decision when it is made. A decision whose caller leaves before that is not recorded.
-    #[cfg(any(
-        feature = "explain",
-        feature = "metrics",
-        feature = "top-keys",
-        feature = "tracing"
-    ))]
     #[inline]
     pub(crate) fn observe(&self, charges: &[Charge<'_>], decided: &mut StoreFuture<Decision>) {
         match decided.as_ready() {
@@ -129,22 +105,6 @@ impl DecisionObserver {
         }
     }
 
-    /// Records nothing.
-    #[cfg(not(any(
-        feature = "explain",
-        feature = "metrics",
-        feature = "top-keys",
-        feature = "tracing"
-    )))]
-    #[inline]
-    pub(crate) fn observe(&self, _: &[Charge<'_>], _: &mut StoreFuture<Decision>) {}
-
-    #[cfg(any(
-        feature = "explain",
-        feature = "metrics",
-        feature = "top-keys",
-        feature = "tracing"
-    ))]
     fn observe_pending(&self, charges: &[Charge<'_>], decided: &mut StoreFuture<Decision>) {
         let observer = self.clone();
         let charges: SmallVec<[OwnedCharge; 1]> = charges.iter().map(Charge::to_owned).collect();
@@ -159,20 +119,13 @@ impl DecisionObserver {
     }
 
     /// Passes a decision to everything that records decisions.
-    #[cfg(any(
-        feature = "explain",
-        feature = "metrics",
-        feature = "top-keys",
-        feature = "tracing"
-    ))]
     #[inline]
     fn record(&self, charges: &[Charge<'_>], result: &Result<Decision, Error>) {
         #[cfg(feature = "metrics")]
         self.count(charges, result);
-        #[cfg(any(feature = "explain", feature = "top-keys"))]
-        self.recorders.record(charges, result);
-        #[cfg(not(any(feature = "explain", feature = "metrics", feature = "top-keys")))]
-        let _ = charges;
+        if let Some(hooks) = &self.hooks {
+            hooks.call(charges, result);
+        }
         #[cfg(feature = "tracing")]
         if is_logged() {
             log(result);

@@ -1,6 +1,7 @@
-//! Recorders of denied requests, which an operator can ask later.
+//! What records the decisions of one limiter besides metrics and events.
 
-#[cfg(any(feature = "explain", feature = "top-keys"))]
+use std::{fmt, sync::Arc};
+
 use crate::{charge::Charge, decision::Decision, error::Error};
 
 #[cfg(feature = "explain")]
@@ -9,9 +10,14 @@ use crate::explain::RecentDenials;
 #[cfg(feature = "top-keys")]
 use crate::top_keys::TopKeys;
 
-/// The recorders of one limiter. Without features it has no size.
-#[derive(Clone, Debug, Default)]
+/// Called with the charges and the result of each decision.
+type Hook = Arc<dyn Fn(&[Charge<'_>], &Result<Decision, Error>) + Send + Sync>;
+
+/// The recorders of one limiter.
+#[derive(Clone, Default)]
 pub(crate) struct Recorders {
+    /// Those of the user.
+    hooks: Vec<Hook>,
     /// Keeps the last denial of each key.
     #[cfg(feature = "explain")]
     pub(crate) denials: Option<RecentDenials>,
@@ -21,6 +27,14 @@ pub(crate) struct Recorders {
 }
 
 impl Recorders {
+    /// Adds a hook.
+    pub(crate) fn hook(
+        &mut self,
+        hook: impl Fn(&[Charge<'_>], &Result<Decision, Error>) + Send + Sync + 'static,
+    ) {
+        self.hooks.push(Arc::new(hook));
+    }
+
     /// Keeps the last denial for this many pairs of policy and key.
     ///
     /// # Errors
@@ -32,62 +46,50 @@ impl Recorders {
         Ok(self)
     }
 
-    /// Returns whether nothing is recorded, so that decisions need not be shown.
-    #[inline]
-    pub(super) fn is_empty(&self) -> bool {
+    /// Returns all that is called with each decision; `None` if nothing is.
+    pub(super) fn hooks(&self) -> Option<Hooks> {
+        #[cfg_attr(
+            not(any(feature = "explain", feature = "top-keys")),
+            expect(unused_mut, reason = "these features add theirs")
+        )]
+        let mut hooks = self.hooks.clone();
         #[cfg(feature = "explain")]
-        let has_denials = self.denials.is_some();
-        #[cfg(not(feature = "explain"))]
-        let has_denials = false;
-        #[cfg(feature = "top-keys")]
-        let has_top_keys = self.top_keys.is_some();
-        #[cfg(not(feature = "top-keys"))]
-        let has_top_keys = false;
-        !has_denials && !has_top_keys
-    }
-
-    /// Records a decision that denied the request, or would have.
-    #[cfg(any(feature = "explain", feature = "top-keys"))]
-    #[inline]
-    pub(super) fn record(&self, charges: &[Charge<'_>], result: &Result<Decision, Error>) {
-        let Ok(decision) = result else { return };
-        #[cfg(feature = "explain")]
-        if let Some(denials) = &self.denials {
-            denials.record(charges, decision);
+        if let Some(denials) = self.denials.clone() {
+            hooks.push(Arc::new(move |charges, result| {
+                if let Ok(decision) = result {
+                    denials.record(charges, decision);
+                }
+            }));
         }
         #[cfg(feature = "top-keys")]
-        if let Some(top_keys) = &self.top_keys {
-            top_keys.record_denied(charges, decision);
+        if let Some(top_keys) = self.top_keys.clone() {
+            hooks.push(Arc::new(move |charges, result| {
+                if let Ok(decision) = result {
+                    top_keys.record_denied(charges, decision);
+                }
+            }));
         }
+        (!hooks.is_empty()).then(|| Hooks(hooks.into()))
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn without_recorders_decisions_need_not_be_shown() {
-        assert!(Recorders::default().is_empty());
+impl fmt::Debug for Recorders {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Recorders")
+            .field("hooks", &self.hooks.len())
+            .finish_non_exhaustive()
     }
+}
 
-    #[cfg(feature = "explain")]
-    #[test]
-    fn decisions_are_shown_to_the_last_denials() {
-        let recorders = Recorders {
-            denials: Some(RecentDenials::new(1).expect("usable")),
-            ..Recorders::default()
-        };
-        assert!(!recorders.is_empty());
-    }
+/// The hooks of one limiter. Clones are cheap.
+#[derive(Clone)]
+pub(super) struct Hooks(Arc<[Hook]>);
 
-    #[cfg(feature = "top-keys")]
-    #[test]
-    fn decisions_are_shown_to_top_keys() {
-        let recorders = Recorders {
-            top_keys: Some(TopKeys::new()),
-            ..Recorders::default()
-        };
-        assert!(!recorders.is_empty());
+impl Hooks {
+    /// Calls all hooks.
+    pub(super) fn call(&self, charges: &[Charge<'_>], result: &Result<Decision, Error>) {
+        for hook in &*self.0 {
+            hook(charges, result);
+        }
     }
 }

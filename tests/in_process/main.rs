@@ -39,6 +39,7 @@ mod rules;
 )]
 #[path = "../support/in_process/mod.rs"]
 mod support;
+mod telemetry;
 mod tiers;
 #[cfg(feature = "top-keys")]
 mod top_keys;

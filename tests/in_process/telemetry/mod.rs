@@ -1,0 +1,3 @@
+//! Who sees a decision.
+
+mod hooks;
