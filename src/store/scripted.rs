@@ -59,8 +59,8 @@ use crate::{
 ///
 /// let pending = store.next_pending().await;
 /// assert!(!pending.is_abandoned());
-/// pending.complete(|_| Err(tollgate::Error::new(ErrorKind::Timeout, "late")));
-/// assert_eq!(decision.await.expect_err("it failed").kind(), ErrorKind::Timeout);
+/// pending.complete(|_| Err(tollgate::Error::new(ErrorKind::Overloaded, "late")));
+/// assert_eq!(decision.await.expect_err("it failed").kind(), ErrorKind::Overloaded);
 /// # }
 /// ```
 #[derive(Clone)]

@@ -30,6 +30,8 @@ use crate::{
 ///   [`with_shadow`](crate::decision::PolicyState::with_shadow).
 /// - A decision never admits more than its policies allow, however many processes use the store at the same time.
 /// - A future completes within a time that the store documents. A store that cannot decide in time returns an error.
+/// - A future does not block its thread. Probes, renewals and retries of all stores of a process are polled on one thread of
+///   their own, where a Tokio runtime is at hand.
 /// - The charges of one call are distinct: no two have the same policy and key.
 ///   [`RateLimiter`](crate::RateLimiter) checks that.
 ///

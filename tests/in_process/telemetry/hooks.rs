@@ -29,7 +29,7 @@ fn limiter(store: Option<ScriptedStore>) -> (RateLimiter, Seen) {
     let noting = seen.clone();
     let builder = RateLimiter::builder().on_decision(move |charges, result| {
         let outcome = result.as_ref().map(tollgate::Decision::outcome);
-        let outcome = outcome.map_or_else(|error| error.to_string(), |it| format!("{it:?}"));
+        let outcome = outcome.map_or_else(ToString::to_string, |it| format!("{it:?}"));
         for charge in charges {
             noting.add(format!(
                 "{} {} {outcome}",
