@@ -24,6 +24,7 @@
 use std::{
     collections::HashMap,
     mem,
+    panic::AssertUnwindSafe,
     sync::{Arc, Weak},
     time::Duration,
 };
@@ -31,6 +32,7 @@ use std::{
 #[cfg(feature = "metrics")]
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use futures_util::FutureExt;
 use tokio::sync::Notify;
 
 use crate::{
@@ -169,7 +171,8 @@ impl HoldRegistry {
                 if due.is_empty() {
                     break;
                 }
-                registry.renew(&due).await;
+                // A store that panics must not end the renewals of what is held.
+                let _ = AssertUnwindSafe(registry.renew(&due)).catch_unwind().await;
             }
             let wait = {
                 let mut renewals = registry.renewals.lock();
@@ -197,13 +200,17 @@ impl HoldRegistry {
                 numbers.push(*number);
             }
         }
-        let renewed = batches.call(|charges| self.store.renew(&charges));
-        // A store that never replies must not hold up the renewals of other keys.
         let limit = self.renewals.lock().longest_renewal();
-        let renewed = timeout(limit, renewed).await;
-        let renewed = renewed.unwrap_or_else(|| vec![Err(no_reply()); numbers.len()]);
+        let renewed = batches.call(|charges| {
+            let renewing = self.store.renew(&charges);
+            // One key without a reply must not hold up the others.
+            StoreFuture::boxed(async move {
+                let renewed = timeout(limit, renewing).await;
+                renewed.unwrap_or_else(|| Err(no_reply()))
+            })
+        });
         let mut failed = HashMap::new();
-        for (number, renewed) in numbers.into_iter().zip(renewed) {
+        for (number, renewed) in numbers.into_iter().zip(renewed.await) {
             if let Err(error) = renewed {
                 failed.insert(number, error);
             }

@@ -312,8 +312,35 @@ fn brief_lease_is_renewed_though_a_long_one_is_held_after_its_runtime_ended() {
 struct Spoilt {
     fleet: Fleet,
     key: Key,
+    fault: Fault,
     /// The key of each release, and whether a renewal may still be on its way.
     released: Arc<Mutex<Vec<(Key, bool)>>>,
+}
+
+/// The end of a renewal of the spoilt key.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Fault {
+    Fails,
+    Hangs,
+    PanicsAtFirst,
+}
+
+impl Spoilt {
+    fn new(key: Key, fault: Fault) -> Self {
+        Self {
+            fleet: Fleet::new(),
+            key,
+            fault,
+            released: Arc::default(),
+        }
+    }
+
+    /// Returns how often the slots of the spoilt key, which are the first, were to be renewed.
+    fn renewals_of_first(&self) -> usize {
+        let first = self.fleet.slots()[0];
+        let renewals = self.fleet.renewals();
+        renewals.iter().filter(|slot| **slot == first).count()
+    }
 }
 
 impl Store for Spoilt {
@@ -335,12 +362,20 @@ impl Store for Spoilt {
     fn renew(&self, charges: &[Charge<'_>]) -> StoreFuture<()> {
         let tickets = charges.iter().filter_map(Charge::ticket);
         let mut renewals = self.fleet.renewals.lock().expect("nobody panics with it");
+        let is_first = renewals.is_empty();
         renewals.extend(tickets);
-        let is_spoilt = charges.iter().any(|charge| *charge.key() == self.key);
-        StoreFuture::ready(match is_spoilt {
-            true => Err(Error::new(ErrorKind::ForeignValue, "not ours")),
-            false => Ok(()),
-        })
+        drop(renewals);
+        if charges.iter().all(|charge| *charge.key() != self.key) {
+            return StoreFuture::ready(Ok(()));
+        }
+        match self.fault {
+            Fault::Fails => {
+                StoreFuture::ready(Err(Error::new(ErrorKind::ForeignValue, "not ours")))
+            }
+            Fault::Hangs => StoreFuture::boxed(future::pending()),
+            Fault::PanicsAtFirst if is_first => panic!("as a broken store may"),
+            Fault::PanicsAtFirst => StoreFuture::ready(Ok(())),
+        }
     }
 }
 
@@ -350,11 +385,7 @@ impl Store for Spoilt {
 async fn key_that_cannot_be_renewed_leaves_no_other_unconfirmed() {
     let policy = slots_leased(1_000, BRIEF_LEASE);
     let (ada, bob) = (Key::new("ada"), Key::new("bob"));
-    let store = Spoilt {
-        fleet: Fleet::new(),
-        key: bob,
-        released: Arc::default(),
-    };
+    let store = Spoilt::new(bob, Fault::Fails);
     let limiter = over(store.clone(), &policy);
     // So many that some are due together.
     let holds: Vec<Hold> = (0..100)
@@ -373,6 +404,69 @@ async fn key_that_cannot_be_renewed_leaves_no_other_unconfirmed() {
     for (key, is_pending) in &*released {
         assert_eq!(*is_pending, *key == bob);
     }
+}
+
+// Regression: a renewal without a reply left those of all other keys unconfirmed.
+#[tokio::test]
+async fn key_whose_renewal_hangs_leaves_no_other_unconfirmed() {
+    let policy = slots_leased(1_000, BRIEF_LEASE);
+    let (ada, bob) = (Key::new("ada"), Key::new("bob"));
+    let store = Spoilt::new(bob, Fault::Hangs);
+    let limiter = over(store.clone(), &policy);
+    // So many that each batch has some of them.
+    let hanging = [(); 100].map(|()| hold(&limiter, &[policy.charge(bob)]));
+    // A release may find a renewal on its way, but not each time.
+    for _ in 0..50 {
+        let held = hold(&limiter, &[policy.charge(ada)]);
+        let slot = *store.fleet.slots().last().expect("it is held");
+        until("it is renewed", || store.fleet.renewals().contains(&slot)).await;
+        let before = store.renewals_of_first();
+        until("the other one is given up", || {
+            store.renewals_of_first() > before + 1
+        })
+        .await;
+        drop(held);
+        let released = store.released.lock().expect("nobody panics with it");
+        if released.last() == Some(&(ada, false)) {
+            drop(released);
+            drop(hanging);
+            return;
+        }
+    }
+    panic!("it was never confirmed");
+}
+
+// Regression: a store that panicked once ended the renewals of all slots.
+#[tokio::test]
+async fn store_that_panics_ends_no_renewals() {
+    let policy = slots_leased(100, BRIEF_LEASE);
+    let store = Spoilt::new(Key::new("ada"), Fault::PanicsAtFirst);
+    let limiter = over(store.clone(), &policy);
+    let held = hold(&limiter, &[policy.charge(Key::new("ada"))]);
+    until("it is renewed again", || store.renewals_of_first() > 2).await;
+    drop(held);
+}
+
+#[tokio::test]
+async fn brief_lease_is_renewed_though_a_long_one_was_held_before() {
+    let (brief, long) = (
+        slots_leased(100, BRIEF_LEASE),
+        slots_leased(100, BRIEF_LEASE * 1_000),
+    );
+    let fleet = Fleet::new();
+    let limiter = over(fleet.clone(), &brief);
+    let early = hold(&limiter, &[long.charge(Key::new("bob"))]);
+    for _ in 0..2 {
+        let late = hold(&limiter, &[brief.charge(Key::new("ada"))]);
+        let slot = *fleet.slots().last().expect("it is held");
+        let held_at = Instant::now();
+        until("it is renewed", || fleet.renewals().contains(&slot)).await;
+        assert!(held_at.elapsed() < BRIEF_LEASE, "its lease has ended");
+        drop(late);
+        // Afterwards nothing is due but the long lease, so the task sleeps.
+        time::sleep(BRIEF_LEASE).await;
+    }
+    drop(early);
 }
 
 // Regression: the task that renews kept the store, with its connections, for a third of a lease.
