@@ -41,6 +41,7 @@ pub(crate) type RetryFuture = Pin<Box<dyn Future<Output = Vec<bool>> + Send>>;
 pub(crate) struct RetryQueue<T> {
     state: Mutex<State<T>>,
     task: SingleTask,
+    longest_try: Duration,
 }
 
 struct State<T> {
@@ -117,6 +118,7 @@ impl<T> Default for RetryQueue<T> {
                 in_round: 0,
             }),
             task: SingleTask::default(),
+            longest_try: LONGEST_TRY,
         }
     }
 }
@@ -159,7 +161,8 @@ impl<O: RetryOwner> Round<O> {
             self.in_progress = self.remaining.split_off(start);
             let items = self.in_progress.iter();
             let items = items.map(|retried| Arc::clone(&retried.item)).collect();
-            let tried = timeout(LONGEST_TRY, Arc::clone(&self.owner).retry(items));
+            let limit = self.owner.retry_queue().longest_try;
+            let tried = timeout(limit, Arc::clone(&self.owner).retry(items));
             let Some(done) = tried.await else {
                 return false;
             };
@@ -205,12 +208,20 @@ mod tests {
 
     use super::*;
 
-    /// The first try panics or succeeds. All others succeed.
+    /// All tries but the first succeed.
     #[derive(Default)]
     struct Owner {
         queue: RetryQueue<&'static str>,
-        panics: bool,
+        first: FirstTry,
         tried: Mutex<Vec<&'static str>>,
+    }
+
+    #[derive(Clone, Copy, Default, PartialEq)]
+    enum FirstTry {
+        #[default]
+        Succeeds,
+        Panics,
+        NeverEnds,
     }
 
     impl Owner {
@@ -236,7 +247,11 @@ mod tests {
             tried.extend(items.iter().map(|item| **item));
             drop(tried);
             Box::pin(async move {
-                assert!(!(is_first && self.panics), "as a broken store may");
+                match self.first {
+                    FirstTry::Panics if is_first => panic!("as a broken store may"),
+                    FirstTry::NeverEnds if is_first => std::future::pending().await,
+                    _ => {}
+                }
                 vec![true; items.len()]
             })
         }
@@ -268,7 +283,7 @@ mod tests {
     #[test]
     fn round_that_panics_leaves_what_can_be_repeated_for_the_next_task() {
         let owner = Arc::new(Owner {
-            panics: true,
+            first: FirstTry::Panics,
             ..Owner::default()
         });
         add(&owner, "release");
@@ -277,6 +292,22 @@ mod tests {
         RetryQueue::resume(&owner);
         until(|| owner.tried().len() > 2);
         // The fate of the correction is unknown, so it is not retried.
+        assert_eq!(owner.tried()[2..], ["release"]);
+    }
+
+    #[test]
+    fn try_that_never_ends_is_given_up_and_what_can_be_repeated_is_tried_again() {
+        let owner = Arc::new(Owner {
+            first: FirstTry::NeverEnds,
+            queue: RetryQueue {
+                longest_try: Duration::from_millis(1),
+                ..RetryQueue::default()
+            },
+            ..Owner::default()
+        });
+        add(&owner, "release");
+        add(&owner, "correction");
+        until(|| owner.tried().len() == 3);
         assert_eq!(owner.tried()[2..], ["release"]);
     }
 }

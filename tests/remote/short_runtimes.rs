@@ -105,3 +105,19 @@ fn outage_ends_and_local_charges_are_merged() {
         assert_eq!(usage.remaining, 8);
     }
 }
+
+// A probe dials on the runtime of the last caller, and at home once such a dial was in vain.
+#[test]
+fn outage_ends_while_nobody_drives_the_runtime_of_the_decisions() {
+    let mut server = Server::start();
+    let program = Program::new(&server, Use::Undriven);
+    program.until(is_shared);
+    server.kill();
+    program.until(|_| program.limiter.health().is_degraded());
+    server.restart();
+    let started = Instant::now();
+    while program.limiter.health().is_degraded() {
+        assert!(started.elapsed() < HUNG, "{:?}", program.limiter.health());
+        std::thread::yield_now();
+    }
+}

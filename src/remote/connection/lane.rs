@@ -31,7 +31,8 @@
 //! # Runtimes
 //!
 //! The runtime of the caller that dialled drives the connection. When that runtime ends, the connection goes
-//! [home](crate::task::home), with the replies that are on their way. A dial begins again there.
+//! [home](crate::task::home), with the replies that are on their way. A dial begins again there. Work at home, such as a probe,
+//! dials on the runtime of the latest caller, unless the last such dial was in vain.
 //!
 //! A connection of a pool ends with its runtime, since the pool drives it. The library reports that as if the server had
 //! closed the connection, and commands that it took may never get a reply. A [`RuntimeGuard`] shows the difference: such an
