@@ -89,35 +89,16 @@ summary() {
 install_redis() {
   [[ -z ${TOLLGATE_REDIS_SERVER:-} ]] || return 0
   command -v redis-server > /dev/null && return
-  if command -v apt-get > /dev/null; then
-    heading "installing redis-server"
-    as_root apt-get update -qq
-    as_root env DEBIAN_FRONTEND=noninteractive \
-      apt-get install -y -qq -o Dpkg::Use-Pty=0 --no-install-recommends redis-server
-    stop_service redis-server
-  elif command -v brew > /dev/null; then
-    heading "installing redis"
-    brew install redis
-  else
-    die "no redis-server: install Redis 7 or later with this system's package manager," \
-      "or set TOLLGATE_REDIS_SERVER to the program"
-  fi
+  install_packages redis-server redis || die "no redis-server: install Redis 7 or later with this system's package manager," \
+    "or set TOLLGATE_REDIS_SERVER to the program"
+  stop_service redis-server
   command -v redis-server > /dev/null || die "redis-server was installed, but isn't on PATH"
 }
 
 install_lua_tools() {
   has_lua_tools && return
-  if command -v apt-get > /dev/null; then
-    heading "installing lua5.1 and lua-check"
-    as_root apt-get update -qq
-    as_root env DEBIAN_FRONTEND=noninteractive \
-      apt-get install -y -qq -o Dpkg::Use-Pty=0 --no-install-recommends lua5.1 lua-check
-  elif command -v brew > /dev/null; then
-    heading "installing lua and luacheck"
-    brew install lua luacheck
-  else
-    die "no luac or no luacheck: install Lua 5.1 and luacheck with this system's package manager"
-  fi
+  install_packages "lua5.1 lua-check" "lua luacheck" \
+    || die "no luac or no luacheck: install Lua 5.1 and luacheck with this system's package manager"
   has_lua_tools || die "luac and luacheck were installed, but aren't on PATH"
 }
 
@@ -127,33 +108,15 @@ has_lua_tools() {
 
 install_promtool() {
   command -v promtool > /dev/null && return
-  if command -v apt-get > /dev/null; then
-    heading "installing prometheus, for promtool"
-    as_root apt-get update -qq
-    as_root env DEBIAN_FRONTEND=noninteractive \
-      apt-get install -y -qq -o Dpkg::Use-Pty=0 --no-install-recommends prometheus
-    stop_service prometheus
-  elif command -v brew > /dev/null; then
-    heading "installing prometheus, for promtool"
-    brew install prometheus
-  else
-    die "no promtool: install Prometheus with this system's package manager"
-  fi
+  install_packages prometheus prometheus || die "no promtool: install Prometheus with this system's package manager"
+  stop_service prometheus
   command -v promtool > /dev/null || die "prometheus was installed, but promtool isn't on PATH"
 }
 
 install_backends() {
   has_backends && return
-  if command -v apt-get > /dev/null; then
-    heading "installing nginx and flask"
-    as_root apt-get update -qq
-    as_root env DEBIAN_FRONTEND=noninteractive \
-      apt-get install -y -qq -o Dpkg::Use-Pty=0 --no-install-recommends nginx python3-flask
-    stop_service nginx
-  elif command -v brew > /dev/null; then
-    heading "installing nginx and flask"
-    brew install nginx
-  fi
+  # without either, pip may bring what is missing
+  install_packages "nginx python3-flask" nginx && stop_service nginx
   # another python3 on PATH doesn't see the system's packages
   has_backends || python3 -m pip install --quiet --disable-pip-version-check flask \
     || die "no nginx or no flask: install nginx with this system's package manager, and flask with pip"
@@ -173,27 +136,32 @@ install_chromium() {
     return
   done
   command -v apt-get > /dev/null || die "no chromium: install Chromium or Chrome, and set TOLLGATE_CHROMIUM to the program"
-  heading "installing chromium"
-  as_root apt-get update -qq
-  as_root env DEBIAN_FRONTEND=noninteractive \
-    apt-get install -y -qq -o Dpkg::Use-Pty=0 --no-install-recommends chromium
+  install_packages chromium chromium
   command -v chromium > /dev/null || die "chromium was installed, but isn't on PATH"
 }
 
 install_node() {
   command -v node > /dev/null && return
-  if command -v apt-get > /dev/null; then
-    heading "installing nodejs"
-    as_root apt-get update -qq
-    as_root env DEBIAN_FRONTEND=noninteractive \
-      apt-get install -y -qq -o Dpkg::Use-Pty=0 --no-install-recommends nodejs
-  elif command -v brew > /dev/null; then
-    heading "installing node"
-    brew install node
-  else
-    die "no node: install Node.js 18 or later with this system's package manager"
-  fi
+  install_packages nodejs node || die "no node: install Node.js 18 or later with this system's package manager"
   command -v node > /dev/null || die "node was installed, but isn't on PATH"
+}
+
+# install_packages "<apt packages>" "<brew packages>": fails without either program.
+install_packages() {
+  local packages
+  if command -v apt-get > /dev/null; then
+    read -ra packages <<< "$1"
+    heading "installing $1"
+    # the caller asks for the status, so a failed command alone would not end this
+    as_root apt-get update -qq && as_root env DEBIAN_FRONTEND=noninteractive \
+      apt-get install -y -qq -o Dpkg::Use-Pty=0 --no-install-recommends "${packages[@]}"
+  elif command -v brew > /dev/null; then
+    read -ra packages <<< "$2"
+    heading "installing $2"
+    brew install "${packages[@]}"
+  else
+    return 1
+  fi
 }
 
 # stop_service <name>: the tests have no use for the service that a package starts.
