@@ -1,4 +1,4 @@
-//! What records the decisions of one limiter besides metrics and events.
+//! Recorders of the decisions of one limiter, besides metrics and events.
 
 use std::{fmt, sync::Arc};
 

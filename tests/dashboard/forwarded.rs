@@ -187,7 +187,14 @@ async fn other_hosts_than_those_of_the_dashboard_get_421_everywhere() {
         request
     };
     let (proxy, other) = ([10, 0, 0, 7], [192, 0, 2, 1]);
-    for path in ["/", "/?boot.js", "/api/session", "/api/state", "/api/none"] {
+    for path in [
+        "/",
+        "/?boot.js",
+        "/assets/app.mjs",
+        "/api/session",
+        "/api/state",
+        "/api/none",
+    ] {
         for (host, forwarded, peer) in [
             ("evil.example", None, other),
             ("ops.example.com.evil.example", None, other),

@@ -269,7 +269,13 @@ async fn no_response_log_or_debug_output_contains_a_token() {
             let (head, reply) = send(&router, ask(method, path, token), body).await;
             seen += &format!("{head:?}{reply}");
         }
-        for path in ["/", "/?boot.js", "/?style.css", "/?icon.svg"] {
+        for path in [
+            "/",
+            "/?boot.js",
+            "/assets/app.mjs",
+            "/?style.css",
+            "/?icon.svg",
+        ] {
             let (head, reply) = send(&router, ask(Method::GET, path, token), "").await;
             assert_eq!(head.status, StatusCode::OK, "{path}");
             seen += &format!("{head:?}{reply}");

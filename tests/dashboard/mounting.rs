@@ -58,6 +58,8 @@ async fn every_response_forbids_caches_frames_and_foreign_content() {
     for path in [
         "/",
         "/?boot.js",
+        "/assets/app.mjs",
+        "/assets/none.mjs",
         "/?style.css",
         "/?icon.svg",
         "/api/none",

@@ -23,14 +23,12 @@ use tollgate::{
     call::CallLimitLayer,
     charge::Receipt,
     extract::{Global, Header},
-    memory::MemoryStore,
-    resilience::{Calls, ResilientStore},
     store::{ScriptedStore, Store},
     tiers::{Tier, TierCache},
 };
 use tower::{Layer, ServiceExt, service_fn};
 
-use crate::support::Server;
+use crate::support::{Server, over_a_full_store};
 
 // === What is exported ===
 
@@ -623,16 +621,6 @@ async fn until(is_reached: impl Fn() -> bool, act: impl AsyncFn()) {
         act().await;
         assert!(started.elapsed() < Duration::from_secs(60), "never reached");
     }
-}
-
-/// Returns a breaker over a store that sheds every decision before anything is done for it.
-fn over_a_full_store(reports_calls: bool) -> ResilientStore {
-    let full = ScriptedStore::failing(ErrorKind::Overloaded, "full");
-    let mut builder = ResilientStore::builder(full, MemoryStore::new());
-    if reports_calls {
-        builder = builder.calls(Calls::new());
-    }
-    builder.build().expect("a usable store")
 }
 
 /// The text format of Prometheus.

@@ -22,10 +22,10 @@ use tollgate::{
     error::Phase,
     memory::MemoryStore,
     resilience::{Calls, ResilientStore},
-    store::{Mode, ScriptedStore, Store, StoreFuture},
+    store::{Mode, Store, StoreFuture},
 };
 
-use crate::support::logged;
+use crate::support::{logged, over_a_full_store};
 
 const DEADLINE: Duration = Duration::from_millis(50);
 /// A wait that nothing here takes, however loaded the machine is.
@@ -543,16 +543,6 @@ fn shed_decisions_take_the_outage_choice_and_are_no_evidence_against_the_store()
         assert_eq!(lines.len(), 1, "{lines:#?}");
         assert!(lines[0].contains("shed_decisions=3000"), "{lines:#?}");
     }
-}
-
-/// Returns a breaker over a store that sheds every decision before anything is done for it.
-fn over_a_full_store(reports_calls: bool) -> ResilientStore {
-    let full = ScriptedStore::failing(ErrorKind::Overloaded, "full");
-    let mut builder = ResilientStore::builder(full, MemoryStore::new());
-    if reports_calls {
-        builder = builder.calls(Calls::new());
-    }
-    builder.build().expect("a usable store")
 }
 
 // Regression: a decision that was shed at once still got a future, and its caller waited to be polled.

@@ -9,7 +9,7 @@ use tollgate::{
 };
 use tower::ServiceExt;
 
-/// What the hooks of one limiter were called with.
+/// The calls of the hooks of one limiter.
 #[derive(Clone, Default)]
 struct Seen(Arc<Mutex<Vec<String>>>);
 

@@ -1,3 +1,3 @@
-//! Who sees a decision.
+//! Hooks on decisions.
 
 mod hooks;
