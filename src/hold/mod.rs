@@ -18,6 +18,14 @@
 //!
 //! All background work of a limiter is two tasks at most: one renews, and one retries settlements. Each ends when it
 //! has nothing to do. Both run [at home](crate::task::home), whatever becomes of the runtimes of callers.
+//!
+//! # When slots are renewed
+//!
+//! Each slot is renewed at a random time between a sixth and a third of its lease, so that slots taken together are not renewed
+//! together. A failed renewal is repeated about 12 times before the lease ends, and at least 8 times. Up to 50 tickets of one key
+//! travel in one request. Each request is confirmed on its own, so a key that cannot be renewed does not affect others. A renewal
+//! takes missing slots again, since their requests are in flight. It may reach Redis after the release of the same slots: see
+//! `registry.rs`.
 
 mod guard;
 mod key_batches;

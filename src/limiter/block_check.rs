@@ -10,7 +10,8 @@
 //! So no decision uses a list that is older than a second, and no timer runs: a limiter without decisions sends nothing.
 //! While the shared store is unavailable, decisions use the list as it was, and a refresh is tried every 400 ms.
 //!
-//! A list in process is always up to date.
+//! A list in process is always up to date. A decision that was sent together with a refresh is refunded if that finds a block. A
+//! refresh returns only what has changed (`lua/blocks.lua`), so many blocks cost no more than few.
 
 use std::{
     fmt,

@@ -5,6 +5,13 @@
 //!                 └─> InForce::Replaceable ──> ArcSwap ──> Admission of version 1   kept by the requests that began under it
 //!                                                └──────>  Admission of version 2   what the next request gets
 //! ```
+//!
+//! # Why an `ArcSwap`?
+//!
+//! A read of it writes no memory that other cores read, unlike a `RwLock` or the counter of an `Arc`. A layer without a source
+//! has its admission behind a branch, and without the feature `reload` there is no branch. A request through either kind of layer
+//! took 401 to 414 ns, with 4 ns between them at most, which is less than the runs differ (minima of four runs, one thread, in
+//! process). The limiter is the same under all admissions: it has the store, the slots in flight and the metrics.
 
 use std::{ops::Deref, sync::Arc};
 
