@@ -11,14 +11,14 @@
 //!
 //! # Why are slots in Redis a sorted set?
 //!
-//! One string with all slots of a key is smaller, at 18 bytes per slot, but every operation reads and writes the whole string.
-//! With 10,000 slots taken, a take cost Redis 957 µs and a release 1,220 µs (Redis 7.0). A sorted set is ordered by the ends of
-//! the leases: a take finds ended leases at its start, and a renewal or a release finds its tickets by name. With 100,000 slots
-//! taken, a take, a release and a renewal cost about 20 µs each, and a denial 8 µs.
+//! One string with all slots of a key is smaller, at 18 bytes per slot, but every operation reads and writes all of it. With
+//! 10,000 slots taken, a take cost Redis 957 us and a release 1,220 us (Redis 7.0). A sorted set is ordered by the ends of the
+//! leases: a take finds ended leases at its start, and a renewal or a release finds its tickets by name. With 100,000 slots
+//! taken, a take, a release and a renewal cost about 20 us each, and a denial 8 us.
 //!
-//! The score of a separate member is the total of all slots, so no operation adds them up. A take removes at most 32 ended
-//! leases. Each further ended lease counts as one slot less, so that Redis is not slow when many leases end together. The price
-//! is memory: from 128 slots on, 100 bytes per slot on Redis 7.0 and 76 on Valkey 9.1; below that, 26 and 24 bytes.
+//! The score of a separate member is the total, so nothing adds slots up. A take removes at most 32 ended leases, and each
+//! further one counts as one slot less, so that Redis is not slow when many end together. The price is memory: from 128 slots on,
+//! 100 bytes per slot on Redis 7.0 and 76 on Valkey 9.1. Below that, 26 and 24 bytes.
 
 use std::{ops::RangeInclusive, time::Duration};
 

@@ -2,16 +2,14 @@
 //!
 //! # Why does a state record the quota it was made under?
 //!
-//! A TAT shows how long a debt lasts. A duration is a number of units only together with a rate. Suppose that a caller has spent
-//! everything, and then the limit changes. From `10 a minute` to `100 an hour`, the old debt of one minute would be almost
-//! nothing under the new limit. In the other direction, the old debt of one hour would lock the caller out of `10 a minute` for
-//! 59 minutes.
+//! A TAT shows how long a debt lasts, which is a number of units only together with a rate. If a limit changes from `10 a minute`
+//! to `100 an hour`, a debt of one minute would be almost nothing. In the other direction, a debt of one hour would lock the
+//! caller out of `10 a minute` for 59 minutes. So a bucket also stores the span under which its debt was made: 4 bytes beside the
+//! 7 of the TAT. With these 11 bytes, a key of 16 characters takes 151 bytes in Redis 7.0, 16 more than with an integer.
 //!
-//! So the state of a bucket also contains the span under which the debt was made: four bytes beside the seven bytes of the TAT.
-//! With these 11 bytes, a key of 16 characters takes 151 bytes in Redis 7.0, 16 more than with an integer. When the limit
-//! changes, a debt keeps its *share* of the span. Windows and logs keep the *number* of units used. A number needs no conversion,
-//! so lowering and raising a limit again changes nothing. The first decision under the new limit stores the converted state, even
-//! if that decision is a denial. Otherwise the debt would keep shrinking under the old span.
+//! When a limit changes, a debt keeps its *share* of the span. Windows and logs keep the *number* of units, which needs no
+//! conversion, so lowering and raising a limit changes nothing. The first decision under the new limit stores the converted
+//! state, even a denial. Otherwise the debt would go on shrinking under the old span.
 
 use std::fmt::Debug;
 

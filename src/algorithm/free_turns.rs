@@ -16,14 +16,9 @@
 //!
 //! # Why does a queue move back only at its end?
 //!
-//! Each request is assigned its turn when it is admitted, and then waits on its own: no store knows how to tell it that it may
-//! start earlier. So when a request leaves the middle of a queue, the requests behind it keep their turns, and its own turn stays
-//! empty. A queue may run slower than it could, and never faster than it may.
-//!
-//! The end of the queue can move back. A request that leaves from the end gives its turn back exactly. The turns that were given
-//! up before it come back with it, up to the first one that is still taken. For this, a key keeps the spans of its free turns, up
-//! to 32: few keys have any, and spans that touch are joined. Without them, the turn of a request that left before those behind
-//! it was lost, even when all of them had left.
+//! A request gets its turn when it is admitted, and waits on its own: no store can wake it earlier. So a turn that is given up in
+//! the middle stays empty, and a queue may run slower than it could, never faster. Without the spans that are kept here, such a
+//! turn was lost even when all requests behind it had left too.
 
 /// The turns of one queue that were given up, as spans of time before its TAT.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -2,30 +2,27 @@
 //!
 //! # Why a lattice instead of floats?
 //!
-//! At "3 a second", the interval between two units is not a whole number of microseconds. A rounded interval gives a wrong rate:
-//! slightly wrong at 3 a second, and wrong by 30 % or more near the highest rates, where an interval of 1.4 µs would become 1 µs
-//! or 2 µs. With floats, errors would add up. Lua and Rust would also have to round in the same way. So tollgate keeps the rate
-//! as a ratio in lowest terms: `units` per `micros`. The TAT moves along the points `ceil(k * micros / units)`, which we call a
-//! lattice. The position on the lattice follows from the TAT modulo `micros`, so the fraction needs no state. After every `units`
-//! steps, the TAT is exact.
+//! At 3 a second, the interval between two units is not a whole number of microseconds. A rounded interval gives a wrong rate: by
+//! 30 % or more near the highest rates, where 1.4 us would become 1 us or 2 us. With floats, errors add up, and Lua and Rust
+//! would have to round alike. So the rate is a ratio in lowest terms, `units` per `micros`. The TAT moves along the points
+//! `ceil(k * micros / units)`, the lattice. Its position there follows from the TAT modulo `micros`, so the fraction needs no
+//! state, and after every `units` steps the TAT is exact. A rate with a whole interval, such as 100 a minute, needs no lattice: a
+//! charge is one addition and one comparison.
 //!
 //! ```rust
+//! # fn main() -> Result<(), tollgate::Error> {
 //! use tollgate::{Quota, algorithm::{BucketState, Counting, TokenBucket}, clock::Timestamp};
 //!
-//! fn main() -> Result<(), tollgate::Error> {
-//!     let bucket = TokenBucket::new(Quota::per_second(3))?;
-//!     let now = Timestamp::from_micros(1_700_000_000_000_000);
-//!     let steps = [1, 2, 3].map(|cost| {
-//!         let mut state = BucketState::default();
-//!         bucket.charge(&mut state, now, cost);
-//!         state.tat() - now.as_micros()
-//!     });
-//!     assert_eq!(steps, [333_334, 666_667, 1_000_000]);
-//!     Ok(())
-//! }
+//! let (bucket, now) = (TokenBucket::new(Quota::per_second(3))?, Timestamp::from_micros(1_700_000_000_000_000));
+//! let steps = [1, 2, 3].map(|cost| {
+//!     let mut state = BucketState::default();
+//!     bucket.charge(&mut state, now, cost);
+//!     state.tat() - now.as_micros()
+//! });
+//! assert_eq!(steps, [333_334, 666_667, 1_000_000]);
+//! # Ok(())
+//! # }
 //! ```
-//!
-//! Rates with whole intervals, such as 100 a minute, need no lattice: a charge is one addition and one comparison.
 
 use super::quota::Quota;
 

@@ -21,17 +21,15 @@
 //!
 //! # Why is a long log in Redis a ring?
 //!
-//! A log of 10,000 entries that is read and written as a whole costs Redis 230 µs per charge, and its replica receives 60 KB per
-//! charge. So, from 129 entries on, most decisions read only the 22 bytes at the start of the value and the 64 oldest entries,
-//! and a charge writes only these 22 bytes and one entry.
+//! A log of 10,000 entries that is read and written as a whole costs Redis 230 us per charge, and its replica receives 60 KB. So
+//! from 129 entries on, most decisions read only the first 22 bytes and the 64 oldest entries, and a charge writes these 22 bytes
+//! and one entry (`lua/sliding_log.lua` has the form). A list that grows by `APPEND` would do that too, but the server reserves
+//! twice the size for it: 12 to 16 bytes per entry, where 6 are used (Redis 7.0, Redis 6.2 and Valkey 9.1).
 //!
-//! A list that grows by `APPEND` would do that too. But the server reserves twice the size for a string that grows: 12 to 16
-//! bytes per entry, where 6 are used (Redis 7.0, Redis 6.2 and Valkey 9.1). A write inside an existing string does not move it.
-//! So the script makes the places for entries in advance, as many as fit into the allocator's next size. It rewrites a log that
-//! is full, or that fills less than three quarters of its places. This keeps every entry below 8 bytes. Logs of up to 128 entries
-//! stay lists, which are cheaper to read and write as a whole.
-//!
-//! Both forms give the same decisions. The in-process store has no value to read or write, so it keeps its own form.
+//! A write inside a string does not move it. So the script makes the places in advance, as many as fit into the allocator's next
+//! size. It rewrites a ring that is full, or less than three quarters full, which keeps an entry below 8 bytes. Up to 128 entries
+//! stay a list, which is cheaper to read and write as a whole. Both forms decide alike. The store in process keeps a form of its
+//! own.
 
 use std::collections::VecDeque;
 

@@ -2,12 +2,11 @@
 //!
 //! # Why is `CallLimitLayer` a separate type?
 //!
-//! `RateLimitLayer` has no type parameters, because a rejection is an HTTP response whatever the body. For requests that are not
-//! HTTP, only the user can define a rejection. So a closure makes it, and request, response and error are part of the layer's
-//! type. In all other parts, both layers are the same: policies, stores, rejections, queues and slots. Slots end with the
-//! response, because the layer cannot know what a response still does after it is ready. `hold_with` passes the `Hold` to a
-//! response that lives longer. `settle` is a setting of the layer, because a rule with the response's type would have three type
-//! parameters, which the compiler cannot infer.
+//! A rejection of `RateLimitLayer` is an HTTP response whatever the body, so that layer has no type parameters. For other
+//! requests only you can define a rejection. So a closure makes it, and request, response and error are part of the layer's type.
+//! All else is the same: policies, stores, queues and slots. Slots end with the response, because the layer cannot know what a
+//! response does once it is ready. `hold_with` passes the `Hold` to a response that lives longer. `settle` is a setting of the
+//! layer: a rule with the response's type would have three type parameters, which the compiler cannot infer.
 
 use std::{fmt, sync::Arc};
 

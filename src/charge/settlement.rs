@@ -2,20 +2,18 @@
 //!
 //! # Why is a refund limited to the outstanding part of a charge?
 //!
-//! Time returns units too. A refund of units that time has returned already would return them twice, and the bucket would admit
-//! more than its capacity. So a refund is at most the part of the charge that time has not returned yet. For a bucket, this is at
-//! most the time from now until the TAT right after the charge: until then, the charge and all earlier ones are paid off. A
-//! window accepts a refund only while the window of the charge still counts. A late refund would have no value anyway for a
-//! caller whose bucket is full.
+//! Time returns units too. If a refund returned them again, the bucket would admit more than its capacity. So a refund is at most
+//! what is outstanding: for a bucket, the time from now until the TAT right after the charge. By then, the charge and all earlier
+//! ones are paid off. A window accepts a refund only while the window of the charge still counts.
 //!
-//! A bucket identifies a charge by the TAT right after it. A refund of an earlier charge moves that time closer. So the key also
-//! stores the sum of its refunds, and each charge carries this sum as it was when the charge was made. The bucket treats all
-//! refunds since then as refunds of earlier charges. If one of them was of a later charge, the bucket refunds slightly less than
-//! it could, and never more. Refunds in the order of the charges, or in the reverse order, are complete. The sum takes 7 bytes,
-//! only at keys with refunds, and only while the affected charges are outstanding.
+//! A refund of an earlier charge moves that TAT closer. So the key stores the sum of its refunds, and each charge carries the sum
+//! as it was then. Refunds since then count as refunds of earlier charges (`src/memory/refunds.rs` has an example). If one of
+//! them was of a later charge, slightly less is refunded than could be, and never more. Refunds in the order of the charges, or
+//! in the reverse order, are complete. The sum takes 7 bytes, only at keys with refunds, and only while these charges are
+//! outstanding.
 //!
-//! A receipt does not show whether it is older than a `reset`. A receipt from before a `reset` can refund later charges, up to
-//! the units that it charged. The same holds if a limit is changed and changed back while a request runs.
+//! A receipt does not show whether it is older than a `reset`. One from before the `reset` can refund later charges, up to the
+//! units that it charged. The same holds if a limit is changed and changed back while a request runs.
 
 use std::time::Duration;
 

@@ -22,14 +22,6 @@
 //! - Where a reading of the system's clock takes more than 400 ns, no span begins, and the system's clock is read.
 //! - `quanta` knows how to read the counter without `unsafe` here. It keeps a core busy for up to 200 ms when it is first
 //!   used, so that happens in a short-lived thread, and the system's clock is read until it has finished.
-//!
-//! # Why does the clock read a counter of the CPU?
-//!
-//! A reading of the monotonic clock takes longer than the arithmetic of a decision, because it waits for all earlier
-//! instructions. The time stamp counter takes a third of that, but it drifts from the system's clock, and a virtual machine that
-//! is moved may get another rate. So the counter only bridges a millisecond between two readings of the system's clock. The
-//! result is never ahead of that clock and at most 2 us behind, and an error of the counter lasts for one millisecond. `quanta`
-//! reads the counter without `unsafe` code here, and decides whether it can be used at all.
 
 use std::{
     sync::{

@@ -2,24 +2,21 @@
 //!
 //! # Why is the in-process clock anchored once?
 //!
-//! A wall clock can be set, by hand or by NTP. A step forwards would forgive every debt; after a step backwards, every caller in
+//! A wall clock can be set, by hand or by NTP. A step forwards would forgive every debt. After a step backwards, every caller in
 //! debt would wait for the length of the step. So the process reads the wall clock once, and the monotonic clock counts from
 //! there.
 //!
-//! A machine may start in 1970 and get the correct time later. A process that read its clock before that would announce resets in
-//! 1970 for as long as it runs, and its days would begin at an arbitrary hour. So a clock that is before 2020 at first is read
-//! again until it has been set; then the time steps forwards once. Every shard of the in-process store notices the step at its
-//! next use, and moves all stored times by the same amount. So debts keep their length, and new windows are aligned to the
-//! correct time. A call to Redis that is in flight at that moment appears to take years, which can break its connection once.
+//! The exception is a machine that starts in 1970 and gets the time later. Its resets would be in 1970 for as long as the process
+//! runs, and its days would begin at an arbitrary hour. So a clock before 2020 is read again until it is set, and then the time
+//! steps forwards once. Each shard in process moves its stored times by that step at its next use: debts keep their length, and
+//! new windows are aligned. A call to Redis in flight then appears to take years, which can break its connection once.
 //!
-//! A clock that was wrong but later than 2020, a later step and a suspended machine do not move the anchored clock. Only what is
-//! shown outside follows them: at most once a millisecond a reading compares the two clocks, and keeps the difference once it
-//! exceeds 10 ms. Headers with absolute times, `RateLimitInfo::reset_at`, blocks, outages, top keys, versions of rules and the
-//! dashboard add it; `Decision::wall_time` and `RateLimiter::wall_time` do so for other times. A decision only notes whether its
-//! times are by the anchored clock, so that those of Redis stay as they are.
-//!
-//! Decisions in Redis use the server's time, because the clocks of instances differ. If the server's clock steps back, an older
-//! time never replaces a stored one.
+//! A clock that was wrong but later than 2020, a later step and a suspended machine do not move this clock. Only times that are
+//! shown outside follow them: at most once a millisecond a reading compares the two clocks, and keeps a difference above 10 ms.
+//! Headers with absolute times, `RateLimitInfo::reset_at`, blocks, outages, top keys, versions of rules and the dashboard add it,
+//! and `Decision::wall_time` and `RateLimiter::wall_time` do so for you. A decision notes whether its times are by this clock:
+//! those of Redis are by the server's, because the clocks of instances differ. If that is set back, an older time never replaces
+//! a stored one.
 
 use std::{
     sync::{

@@ -2,9 +2,9 @@
 //!
 //! # Why whole microseconds?
 //!
-//! The `TIME` command of Redis has this resolution, so a finer time would gain nothing there. Lua in Redis computes with doubles.
-//! Microseconds since the epoch stay below 2^53 until the year 2255, so every number in the script is exact; nanoseconds would
-//! not be. The script passes numbers to commands as they are, because `..` and `tostring` would write `1.7e+15`.
+//! `TIME` of Redis has this resolution, so a finer time would gain nothing. Lua in Redis computes with doubles: microseconds
+//! since the epoch stay below 2^53, and so exact, until the year 2255. Nanoseconds would not. The script passes numbers to
+//! commands as they are, because `..` and `tostring` write `1.7e+15`.
 
 use std::{
     ops::{Add, Sub},

@@ -2,16 +2,14 @@
 //!
 //! # Why does an explanation ask the store?
 //!
-//! An explanation that repeats what was logged shows why a request was denied then, and not what the next one gets. So the states
-//! are read by a peek, the same way as a decision: from Redis, in process, or from the fallback with its share. One test makes
-//! 400 random requests, and compares each with the explanation before it.
+//! What was logged shows why a request was denied then, and not what the next one gets. So the states are read by a peek, on the
+//! way of a decision: from Redis, in process, or from the fallback with its share. One test makes 400 random requests, and
+//! compares each with the explanation before it. Policies with different outage choices are asked separately. During an outage, a
+//! decision with an `OnOutage::Deny` policy is denied as a whole, and the other states would be unknown.
 //!
-//! Policies with different outage choices are asked separately. During an outage a decision with an `OnOutage::Deny` policy is
-//! denied as a whole, so the other states would be unknown.
-//!
-//! A denial is past, so it must be recorded to be shown. A list of the latest denials would be full of one client that retries
-//! fast. The record has one entry for each policy and key instead, in sets of eight, like a cache of a CPU: the memory is fixed,
-//! a record takes one short lock, and a client evicts other keys only if it is denied under many keys.
+//! A denial is past, so it must be recorded. A list of the latest denials would be full of one client that retries fast. So the
+//! record has one entry for each policy and key, in sets of eight like a cache of a CPU: the memory is fixed, a record takes one
+//! short lock, and a client evicts others only if it is denied under many keys.
 
 use std::sync::Arc;
 

@@ -2,8 +2,8 @@
 //!
 //! # Why is one header read, and not whichever is present?
 //!
-//! A proxy that sets `X-Forwarded-For` passes on `Forwarded` and `X-Real-IP` as the client sent them. If the limiter read the
-//! first one that is present, the client would choose which one that is. So the configuration chooses one.
+//! A proxy that sets `X-Forwarded-For` passes on `Forwarded` and `X-Real-IP` as the client sent them. If the first header that is
+//! present counted, the client would choose it. So the configuration chooses one.
 
 use http::{HeaderMap, HeaderName, header::FORWARDED};
 

@@ -2,10 +2,9 @@
 //!
 //! # Why do the futures of lookups borrow nothing?
 //!
-//! The request owns its head, and the request moves on to the inner service. A future that borrows from the head could not be
-//! kept beside it. Such a future would have to own the request. Then the layer needs a box around body and service, and bounds on
-//! both. A future that copies its input out of the head leaves the request where it is. Closures can return such a future without
-//! lifetimes, and the lookup of a tier can continue when its request is gone.
+//! The request owns its head, and moves on to the inner service. A future that borrows from the head would have to own the
+//! request, and the layer would need a box around body and service, and bounds on both. A future that copies its input leaves the
+//! request where it is, closures can return it without lifetimes, and the lookup of a tier can outlive its request.
 
 use std::{error::Error, future::Future, pin::Pin, sync::Arc};
 

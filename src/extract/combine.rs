@@ -4,16 +4,14 @@
 //!
 //! With `Header::new("x-user").or_else(PeerIp)`, a client could send another client's address as its user name, and spend that
 //! client's quota. So a key from the second extractor begins with the label of the whole chain, joined by a character that a
-//! plain key never contains. A closure that calls an extractor hides its label. So a key from the first extractor that may
-//! already be labelled gets the prefix `!!`. No label begins with it. Keys without a label stay unchanged, and operators can read
-//! them in Redis.
+//! plain key never contains. A closure that calls an extractor hides its label. So a key of the first extractor that may already
+//! have a label gets the prefix `!!`, with which no label begins. Other keys stay as they are, readable in Redis.
 //!
 //! # Why does `and` use the status of the missing half?
 //!
 //! An earlier version used the larger of both statuses. Any client could then get a 500 by leaving out a header beside `PeerIp`,
-//! and a 404 on a route that exists. A client can add the header that it left out, so the status is that of the missing half. If
-//! both halves are missing, the status is the one that a client can fix, credentials first. A server without peer addresses is
-//! still reported, as TG001.
+//! and a 404 on a route that exists. A client can add what it left out, so the status is that of the missing half. If both are
+//! missing, it is the one that a client can fix, credentials first. A server without peer addresses is still reported, as TG001.
 
 use std::fmt;
 

@@ -3,16 +3,14 @@
 //! # Why is a repeated value ambiguous, and not missing?
 //!
 //! Examples are `?key=a&key=b`, two cookies with one name, and two `X-Api-Key` lines. Frameworks disagree about which value they
-//! read, and some read the first one in some places and the last one in others. Whichever value the limiter chose, a client could
-//! put an invented value there and its real value in the other place, and get a fresh count for each request.
+//! read. Whichever one the limiter chose, a client could put an invented value there and its real value in the other place, and
+//! get a fresh count for each request. A missing key would not help, since it may be skipped, shared or replaced by `or_else`: a
+//! second, empty `Authorization` line was a way out of an exhausted bucket and of a forbidden tier, while the service read the
+//! first line.
 //!
-//! It does not help to treat such a key as missing. A missing key may be skipped, shared, or replaced by `or_else`. So a second,
-//! empty `Authorization` line was a way out of an exhausted bucket and out of a forbidden tier, while the service behind the
-//! layer read the first line. That is why an extractor has three results: found, absent and ambiguous. An ambiguous key is always
-//! rejected, with 400. The result is an enum (`Extracted`), because a flag beside an `Option` is easily overlooked. A `Result`
-//! would also work, except that `.ok()` turns "ambiguous" into "absent" unnoticed.
-//!
-//! A browser that has two cookies with one name, for two paths, is rejected for the same reason. Set the cookie for one path.
+//! So ambiguous is a third result, always rejected with 400. It is an enum, because a flag beside an `Option` is easily
+//! overlooked, and `.ok()` of a `Result` turns ambiguous into absent unnoticed. A browser that has two cookies with one name, for
+//! two paths, is rejected too: set the cookie for one path.
 
 /// The result of looking for one value in a request: found, absent, or ambiguous.
 ///

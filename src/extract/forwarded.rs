@@ -6,8 +6,8 @@
 //! # Why is `Forwarded` parsed from the right?
 //!
 //! An entry may contain quoted strings with commas. In a parse from the left, a quotation mark that the client leaves open pairs
-//! with the proxy's own, and swallows the proxy's entry. In a parse from the right, the proxy's entry is complete before the
-//! parser reaches any text of the client.
+//! with the proxy's own, and swallows the proxy's entry. From the right, the proxy's entry is complete before the parser reaches
+//! text of the client.
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},

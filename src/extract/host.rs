@@ -2,9 +2,9 @@
 //!
 //! # Why is an invalid `Host` ambiguous?
 //!
-//! RFC 9112 requires servers to respond to an invalid `Host` with 400, but hyper and axum pass it on. Services interpret
-//! `a.example:8x` or `x@a.example` differently, so sending such a value must not be a way to avoid having a key. The same holds
-//! for an authority that `Host` contradicts: the RFC trusts the authority, and many services read the header.
+//! RFC 9112 requires a 400, but hyper and axum pass an invalid `Host` on, and services read `a.example:8x` or `x@a.example`
+//! differently. So sending one must not be a way to have no key. The same holds for an authority that `Host` contradicts: the RFC
+//! trusts the authority, and many services read the header.
 
 use std::net::{IpAddr, Ipv6Addr};
 

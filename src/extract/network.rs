@@ -2,18 +2,15 @@
 //!
 //! # Why do IPv6 addresses count by /64, also for `PeerIp`?
 //!
-//! A customer gets a network of addresses, at least a /64, and may use a new address for each request. A count per address limits
-//! nobody, and fills the table. Grouping is right for the simplest setup too, so it is the default everywhere. The prefix can be
-//! set from 48 to 128; /56 suits networks where providers assign a /56 to each customer.
+//! A customer gets a whole network, at least a /64, and may use a new address for each request. A count per address limits nobody
+//! and fills the table. So grouping is the default everywhere. You can set the prefix from 48 to 128, such as /56 where providers
+//! assign that. `Key::from` groups too, so a block, a tier or an explanation by an address concerns the key that the rules count,
+//! and a closure cannot forget the prefix. `src/key/address.rs` has a table.
 //!
-//! `Key::from` groups addresses in the same way. So a block, a tier or an explanation by an address concerns the key that the
-//! rules count, and a closure that reads an address cannot forget the prefix.
-//!
-//! Addresses that a NAT64 translator makes are an exception: each one in `64:ff9b::/96` is a separate IPv4 client, and a /64
-//! would be all of them. So they count by the IPv4 address, and match networks of IPv4. A private IPv4 address in there is not
-//! used, because a translator must drop it (RFC 6052), and it could match a trusted proxy. In `64:ff9b:1::/48` (RFC 8215), the
-//! operator chooses where the IPv4 address is, so the whole address counts. 6to4 and Teredo addresses also contain an IPv4
-//! address, but a sender can choose it, and both are out of use. They count by /64.
+//! Addresses of a NAT64 translator (`64:ff9b::/96`) are an exception: each is a separate IPv4 client, so it counts by the IPv4
+//! address, and matches networks of IPv4. A private one is not used, because a translator must drop it (RFC 6052), and it could
+//! match a trusted proxy. In `64:ff9b:1::/48` (RFC 8215) the operator chooses the place of the IPv4 address, so the whole address
+//! counts. In 6to4 and Teredo addresses a sender can choose it, and both are out of use, so they count by /64.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

@@ -2,9 +2,9 @@
 //!
 //! # Why are cookies and parameters decoded?
 //!
-//! The handler behind the layer decodes them. If the limiter counted them as written, one session would be as many keys as it has
-//! spellings: `%61bc`, `a%62c`, `"abc"`. If the limiter decodes more than the handler, two spellings share a count. That only
-//! harms the client that sends both.
+//! The handler behind the layer decodes them. Counted as written, one session would be as many keys as it has spellings: `%61bc`,
+//! `a%62c`, `"abc"`. If the limiter decodes more than the handler, two spellings share a count, which only harms a client that
+//! sends both.
 
 use std::borrow::Cow;
 

@@ -2,10 +2,10 @@
 //!
 //! # Why does `PathParam` match the route against the path again?
 //!
-//! axum keeps path parameters in an extension of a private type. Only its extractor can read them, and that extractor needs a
-//! mutable request, or a copy of all extensions for each request. `MatchedPath` and `NestedPath` are public, so `PathParam` finds
-//! the parameter again: in the path that the router saw last, and, for a parameter in the prefix of a nested router, in
-//! `OriginalUri`. A property test compares the result with the parameters that handlers get.
+//! axum keeps path parameters in an extension of a private type. Only its extractor reads them, and needs a mutable request or a
+//! copy of all extensions. `MatchedPath` and `NestedPath` are public, so the parameter is found again in the path that the router
+//! saw last, and one in the prefix of a nested router in `OriginalUri`. A property test compares the result with what handlers
+//! get.
 
 use http::{StatusCode, request::Parts};
 

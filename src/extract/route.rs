@@ -2,10 +2,10 @@
 //!
 //! # Why does `Route` count requests that no route serves?
 //!
-//! axum names no route for a mounted service or a fallback. `Route` cannot distinguish such requests from invented paths. An
-//! earlier version responded to them with 404: invented paths opened no new counts, but every `nest_service` behind the layer
-//! failed. One count per method stops invented paths from opening counts, too, and breaks nothing. The key is still absent, so a
-//! rule that chooses to skip, share or reject such requests is respected.
+//! axum names no route for a mounted service or a fallback, so their requests look like invented paths. An earlier version
+//! responded to both with 404: invented paths opened no counts, but every `nest_service` behind the layer failed. One count per
+//! method does not let them open counts either, and breaks nothing. The key is still absent, so a rule that chooses to skip,
+//! share or reject is respected.
 
 use http::{Method, StatusCode, request::Parts};
 

@@ -18,10 +18,9 @@
 //! # Why are keys canonical, 46 characters at most?
 //!
 //! Clients choose the content of many keys. Without a canonical form, a key could be empty, one megabyte long, or contain the
-//! braces that decide its cluster slot. A `Key` is made safe once: plain bytes stay as they are, other bytes are escaped, and an
-//! identity that does not fit is hashed. Two keys are equal only if they were made from the same bytes in the same way, so two
-//! different identities never share a key. 46 characters hold any address, a UUID, a hash and most names, so operators can read
-//! keys in Redis. A key of that size is stored inline, and copied instead of allocated.
+//! braces that decide its cluster slot. Two keys are equal only if they were made from the same bytes in the same way.
+//! 46 characters hold any address, a UUID, a hash and most names, so operators can read keys in Redis. A key is stored inline,
+//! and copied instead of allocated.
 //!
 //! ```rust
 //! use tollgate::Key;
@@ -33,8 +32,8 @@
 //!
 //! # Why are keys not compared in constant time?
 //!
-//! tollgate never compares input with a secret of the server. It hashes a client's own bytes, and looks up the hash. The time
-//! that this takes reveals nothing about the secrets of others.
+//! Input is never compared with a secret of the server. A client's own bytes are hashed, and the hash is looked up. The time of
+//! that reveals nothing about the secrets of others. (Tokens of the dashboard are compared: `src/dashboard/guard.rs`.)
 
 #[cfg(feature = "top-keys")]
 use std::hash::{BuildHasher, RandomState};

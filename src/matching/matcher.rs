@@ -2,27 +2,20 @@
 //!
 //! # Why does a matcher have three results?
 //!
-//! A path can be written in many ways. The service behind the layer decides which spellings reach the same handler: a router that
-//! compares bytes, a file server that resolves dots, a proxy that decodes `%2F`. With two results, a matcher would have to choose
-//! one interpretation, and each choice is wrong somewhere. A comparison of bytes lets `//login` avoid the limit on `/login`. A
-//! comparison of normalised paths lets `/static/../admin` use the exception for `/static`.
+//! The service behind the layer decides which spellings of a path reach one handler: a router compares bytes, a file server
+//! resolves dots, a proxy decodes `%2F`. With two results, a matcher would have to choose one reading, and each choice is wrong
+//! somewhere. By bytes, `//login` avoids the limit on `/login`. Normalised, `/static/../admin` uses the exception for `/static`.
+//! So a path that fits only in *some* reading is a possible match, and the limit applies: it is counted, forbidden, not skipped,
+//! and costs the most that could apply. `and`, `or` and `not` follow Kleene's logic: the negation of a possible match is a
+//! possible match.
 //!
-//! So a path that fits a pattern only in *some* interpretation is a possible match (`Match::Possible`). In doubt, the limit
-//! applies: the request is counted, it is forbidden, it is not skipped, and it costs the highest cost that could apply. `and`,
-//! `or` and `not` treat a possible match as the "unknown" of three-valued logic (Kleene): the negation of a possible match is a
-//! possible match, and so is a possible match `and` an exact one.
+//! Servers take steps in their own order: they cut `;` off before or after they decode, and merge slashes before or after they
+//! resolve dots. So `readings.rs` tries each step at each place. There can be exponentially many readings. All are compared at
+//! once, as sets of lengths in a few words of 128 bits. Escapes are decoded until none is left, and letters match in any case. An
+//! unusual path above 2,048 bytes or 100 segments is a possible match for everything.
 //!
-//! A server takes steps in an order of its own: it may cut `;` off before or after it decodes, and may merge slashes before or
-//! after it resolves dots. So each step is tried at each place of the path on its own, which covers every sequence of the steps.
-//! There can be exponentially many interpretations, but a pattern asks only two questions about each: how many segments it has,
-//! and how many of the first ones fit. All interpretations are compared at once, as sets of lengths in a few words of 128 bits
-//! (`matching/readings.rs`). Escapes are decoded until none is left, and letters match in any case. An unusual path above 2,048
-//! bytes or 100 segments is not analysed, and is a possible match for everything. A path without anything unusual is compared in
-//! place.
-//!
-//! Matchers get a `RequestHead`, which analyses the path once, when the first pattern asks for it. Otherwise a crafted path would
-//! cost each of many patterns several microseconds, also for a request that is denied. Most patterns then end at a segment that
-//! is nowhere in the path.
+//! A `RequestHead` analyses the path once, when the first pattern asks. Otherwise a crafted path would cost each of many patterns
+//! several microseconds, also for a denied request. Most patterns then end at a segment that is nowhere in the path.
 
 use std::sync::Arc;
 

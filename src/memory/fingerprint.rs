@@ -2,10 +2,10 @@
 //!
 //! # Why does the table keep a 96-bit fingerprint instead of the key?
 //!
-//! With a fingerprint, a slot of a bucket takes 24 bytes whatever the key, and the table is one flat array. With 64 bits,
-//! collisions among millions of keys would matter, and with a known hash an attacker could search for them. 96 bits under a
-//! random key per process solve both problems: with a million keys, the probability of one collision is 6e-18, and nobody can aim
-//! for one. Each algorithm has its own table, so that a plain bucket does not pay for the length of a log.
+//! A slot of a bucket then takes 24 bytes whatever the key, in one flat array. With 64 bits, collisions among millions of keys
+//! would matter, and under a known hash an attacker could search for them. With 96 bits and a random key per process, one
+//! collision among a million keys has the probability 6e-18, and nobody can aim for one. Each algorithm has its own table, so
+//! that a bucket does not pay for the length of a log.
 
 use std::{
     array,

@@ -29,11 +29,8 @@
 //!
 //! # Why is a hot key decided without a lock?
 //!
-//! Threads that decide the same key would wait for each other's lock, and each denied request would write to memory that all
-//! cores share. The state of a bucket is one number, so an atomic word can hold it. Atomic words for all keys would rule out
-//! tables that move their slots, and a slot would take more bytes. So each shard has one such word, and lends it to a key that
-//! was decided several times in a row. A denial then only reads, and an admission is one compare-and-swap. The next thread that
-//! locks the shard takes the state back first, so code under the lock does not need to handle the loan.
+//! Threads on one key would wait for each other's lock, and each denial would write memory that all cores share. Atomic words for
+//! all keys would take more bytes, and rule out tables that move their slots. So each shard has one.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 

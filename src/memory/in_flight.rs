@@ -17,15 +17,14 @@
 //!
 //! # Why do requests in flight have no table like the others?
 //!
-//! A bucket is one number per key. Requests in flight are a set per key, of one ticket or of ten thousand, and each ticket must
-//! be found when its request ends. A table sized for the largest set would not fit into memory, and with a list per key, a
-//! release would be slower the busier its key is. So each ticket is a separate record, found by hash, in memory that all shards
-//! share. The memory in use depends only on the number of requests in flight, whatever their keys are. Records are stored without
-//! gaps, in small chunks that are freed as soon as they are empty, because memory that one shard keeps is not available to the
-//! others.
+//! A bucket is one number per key. Requests in flight are a set per key, of one ticket or of ten thousand, and each must be found
+//! when its request ends. A table sized for the largest set would not fit into memory. With a list per key, a release would be
+//! slower the busier its key is. So each ticket is a record, found by hash, and the memory depends only on the number of requests
+//! in flight. Records have no gaps, and their small chunks are freed when empty, because memory that one shard keeps is not
+//! available to others.
 //!
-//! When this memory is used up, a request is denied. An overflow bucket is not possible here, because a release could not find
-//! its own slots in it.
+//! An overflow bucket is not possible here, because a release could not find its own slots in it. So a request is denied when
+//! this memory is used up.
 
 use crate::{
     algorithm::{Concurrency, SlotState},

@@ -12,8 +12,8 @@
 //!
 //! # Why are refunds beside the buckets, and not in them?
 //!
-//! Only a bucket with overlapping requests has to remember its refunds. Inside the bucket, the sum of refunds would cost 12 bytes
-//! per key, 50 % more. In a separate table it costs 24 bytes, but only for the keys that need it.
+//! Only a bucket with overlapping requests has to remember its refunds. Inside the bucket, the sum would cost every key 12 bytes,
+//! 50 % more. Here it costs 24 bytes, only for keys that need it.
 
 use std::mem;
 

@@ -28,10 +28,10 @@
 //!
 //! # Why does the memory cap hold while a table grows?
 //!
-//! While a table grows, both the old and the new one exist. The new one has 50 % more slots. With many shards, the largest size
-//! of a table is chosen so that one table may grow while all others are full, and tables grow one at a time. With few shards,
-//! this rule would take much of the memory. But then tables are small, so they are made at full size. Dropping idle keys needs no
-//! second table, because a key can only move closer to its place. A log reserves its new memory before it moves.
+//! Both the old table and the new one exist then, and the new one has 50 % more slots. With many shards, the largest size is such
+//! that one table may grow while all others are full, and tables grow one at a time. With few shards, this would take much of the
+//! memory. But then tables are small, so they are made at full size. Dropping idle keys needs no second table, because a key can
+//! only move closer to its place. A log reserves its new memory before it moves.
 
 use std::{fmt::Debug, mem, sync::Arc};
 
