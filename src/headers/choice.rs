@@ -2,8 +2,8 @@
 //!
 //! # Why does `Headers::none()` keep `Retry-After`?
 //!
-//! `Retry-After` is not a rate limit header. It is part of HTTP's 429 and 503, the body contains the same number, and a client
-//! without it comes back at once. `retry_after(false)` removes it.
+//! It is not a rate limit header, but part of HTTP's 429 and 503. The body contains the same number, and a client without it
+//! comes back at once. `retry_after(false)` removes it.
 
 use http::HeaderName;
 

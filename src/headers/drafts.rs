@@ -2,27 +2,23 @@
 //!
 //! # Why is `t` a span for the units that remain, and not the time of a reset?
 //!
-//! Draft 11 calls `r` the available quota and `t` the effective window, because only a fixed window has a reset. A bucket that is
-//! nearly full is full again in a moment. If the response contained `r=99;t=1`, a client that reads the two as a rate would send
-//! 99 a second against a limit of 100 a minute. So for a bucket, `t` is the time in which `r` units come back. Then `r / t` is
-//! the bucket's rate whatever it holds: after a burst, `r` and `t` both become smaller, and their ratio stays.
+//! Draft 11 calls `r` the available quota and `t` the effective window, because only a fixed window has a reset. A nearly full
+//! bucket is full in a moment: with `r=99;t=1`, a client that reads a rate would send 99 a second against 100 a minute. So for a
+//! bucket, `t` is the time in which `r` units come back, and `r / t` is its rate whatever it holds. When nothing is left, `t` is
+//! the time until the next unit, and on a denial by the policy the wait. For windows and logs it is the time until everything is
+//! back, the only time that all three kinds of state can report. It is at most `w`, because a sliding window may take two
+//! windows. A property test checks the promise: the remaining units are available at any time of the span, and if nothing
+//! remains, more is available after it.
 //!
-//! When nothing is left, `t` is the time until the next unit. On a denial by the policy, `t` is the wait. For windows and logs,
-//! `t` is the time until everything is back, because this is the only time that all three kinds of state can report. It is at
-//! most `w`, because a sliding window may take two windows until everything is back. The promise is the same in each case, and a
-//! property test checks it: the remaining units are available at any time of the span, and if nothing remains, more is available
-//! after the span.
-//!
-//! `q` is the burst; `w` is the time, in whole seconds, in which the burst comes back. So `r` is never above `q`. If that time is
-//! not a whole number of seconds, `w` is rounded up, and `q` is the number of units that come back in it:
-//! `per_second(50).burst(10)` sends `q=50;w=1`, because `q=10;w=1` would announce a fifth of the rate.
+//! `q` is the burst, and `w` the time in whole seconds in which it comes back, so `r` is never above `q`. If the time is not
+//! whole, `w` is rounded up, and `q` is what comes back in it: `per_second(50).burst(10)` sends `q=50;w=1`, because `q=10;w=1`
+//! would announce a fifth of the rate.
 //!
 //! # Why are all policies in `RateLimit`?
 //!
-//! The draft allows a server to send only the policy that is nearest to exhaustion. But the nearest policy depends on how fast
-//! the client intends to send, which only the client can decide. So a response contains all policies, with the narrowest first
-//! for clients that read only one. The draft does not allow `Retry-After` before the end of a `t`. So on a denial, a longer `t`
-//! of a policy that does not deny is left out.
+//! The draft allows a server to send only the policy that is nearest to exhaustion. Which one that is depends on how fast the
+//! client intends to send. So all are sent, with the narrowest first for clients that read only one. The draft does not allow
+//! `Retry-After` before the end of a `t`. So on a denial, a longer `t` of a policy that does not deny is left out.
 
 use http::HeaderValue;
 

@@ -5,15 +5,13 @@
 //!
 //! # Why do headers of the inner service stay?
 //!
-//! A handler that reports its own quota, or an upstream whose response is passed on, understands its own numbers, and two
-//! different numbers under one name are worse than either. Limit, remaining and reset describe one policy. So if the response has
-//! one of them, the layer adds none of them: an upstream's limit beside our reset describes nothing.
+//! A handler that reports its own quota understands its own numbers, and two numbers under one name are worse than either. An
+//! upstream's limit beside our reset describes nothing, so if the response has a part of such a set, the layer adds none.
 //!
-//! If the inner service is another layer of tollgate, the outer layer can see how much the inner policy has left. Both policies
-//! limit the client, so the response carries the numbers of the narrower one. The inner layer leaves a note about its headers in
-//! the extensions of the response, but only if the request contains the decision of an outer layer. A list of draft 11 has a name
-//! for each member, so it contains the policies of all layers and of an upstream, each name once. The members share one line,
-//! because some clients read only the first line.
+//! Another layer of tollgate inside leaves a note about its headers in the extensions of the response, but only if the request
+//! contains the decision of an outer layer. Both policies limit the client, so the response has the numbers of the narrower one.
+//! A list of draft 11 has the policies of all layers and of an upstream, each name once, on one line, because some clients read
+//! only the first line.
 
 use http::{Extensions, HeaderMap, HeaderName, HeaderValue, header::RETRY_AFTER};
 

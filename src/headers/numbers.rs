@@ -2,26 +2,23 @@
 //!
 //! # Why may `Retry-After` be the wait of a policy that admits?
 //!
-//! A policy with `count_denied` counts a request that another policy denies, and this may take its last units. A client that
-//! waits for the denying policy only comes back too early, and is counted and denied again. For example, one a second and 2 an
-//! hour with `count_denied`: the second request at once is denied for 1 s, and uses up the hour. So the wait is computed after
-//! everything that the decision charges, and is the longest of all enforced policies. The reason still names the policy that
-//! denies.
+//! A policy with `count_denied` counts a request that another policy denies, and this may take its last units. For example, one a
+//! second and 2 an hour with `count_denied`: the second request at once is denied for 1 s, and uses up the hour. A client that
+//! waits for the denying policy alone is counted and denied again. So the wait is computed after everything that the decision
+//! charges, and is the longest of all enforced policies. The reason still names the policy that denies.
 //!
-//! For a blocked request the store is asked how much is left, because a quota may be back later than the block ends. A shared
-//! store is not asked if the block outlasts the windows of all policies, so a client that keeps sending during a long block costs
-//! it nothing. A policy whose key needs a lookup is not included: a denial before the lookups saves them. The client may be
-//! denied once more, by that policy and with its wait. Layers do not know the waits of each other: put policies that are to be
-//! decided together into one layer.
+//! For a blocked request the store is asked what is left, because a quota may be back later than the block ends. A shared store
+//! is not asked if the block outlasts the windows of all policies, so a client that keeps sending costs it nothing. A policy
+//! whose key needs a lookup is not included, since a denial before the lookups saves them. It may deny once more, with its own
+//! wait. Layers do not know each other's waits: put policies that are to be decided together into one layer.
 //!
 //! # Why does a reset never exceed the window?
 //!
 //! `RateLimit-Reset: 61` beside a limit per minute looks like a mistake, and `t=61` beside `w=60` contradicts itself. Rounding up
-//! to seconds makes a whole second of any excess, however small. So a window that the first request opens ends on an exact
-//! microsecond, and not on a millisecond. Two counters cannot be that exact: a bucket whose interval is not whole microseconds
-//! may end a microsecond late, and a long log keeps times in ticks. Both report how much they may have rounded up, and headers
-//! subtract this from a reset. They do not subtract it from `Retry-After`, because a wait that is too short by a microsecond ends
-//! in a denial.
+//! to seconds makes a whole second of any excess. So a window that the first request opens ends on an exact microsecond. A bucket
+//! whose interval is not whole microseconds may end one microsecond late, and a long log keeps ticks. Both report how much they
+//! may have rounded up, and headers subtract that from a reset. They do not subtract it from `Retry-After`, because a wait that
+//! is too short by a microsecond ends in a denial.
 
 use std::cell::RefCell;
 

@@ -2,10 +2,9 @@
 //!
 //! # Why does an outage hide the state of a policy, but not its terms?
 //!
-//! `RateLimit-Policy` contains the agreed terms, which hold during an outage. The remaining quota is unknown then, so the
-//! response omits it: no `RateLimit`, no limit, remaining and reset, and no `Retry-After`. When this process counts alone, the
-//! headers contain its own counts, because these limit the client. A request that no store decided about gets no rate limit
-//! headers at all.
+//! `RateLimit-Policy` has the agreed terms, which hold during an outage. What remains is unknown, so `RateLimit`, limit,
+//! remaining, reset and `Retry-After` are left out. When this process counts alone, the headers have its own counts, because
+//! these limit the client. A request that no store decided about gets no rate limit headers.
 
 use http::{Extensions, HeaderMap, Response, header::RETRY_AFTER};
 use smallvec::SmallVec;

@@ -9,10 +9,9 @@
 //!
 //! # Why does a request without a key charge the other policies?
 //!
-//! The request gets a response, and a limit by address bounds the number of responses. If the request charged nothing, a client
-//! without credentials could get a 401 as often as it liked. The 401 is sent only if the other policies admit the request. Over
-//! its limit, the client gets a 429 with the time to wait, and is not charged. Requests on the forbid list are rejected before
-//! all of this, and charge nothing.
+//! It gets a response, and a limit by address bounds the responses. If it charged nothing, a client without credentials could get
+//! a 401 as often as it liked. So the 401 is sent only if the other policies admit the request. Over its limit, the client gets a
+//! 429 with the time to wait, and is not charged. The forbid list comes before all of this, and charges nothing.
 
 #![expect(
     missing_debug_implementations,

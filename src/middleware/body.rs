@@ -2,10 +2,10 @@
 //!
 //! # Why `ResponseBody`?
 //!
-//! A rejection has a body, and that body must have the same type as the inner service's body. Requiring a type that can be made
-//! from text (`B: From<String>`, `B: Default`) excludes some bodies, and puts the bound on everything that names the layer.
-//! Boxing every body makes all responses pay for the few rejections. `ResponseBody<B>` is either the inner body or the rejection,
-//! and costs nothing. It requires only that the data of `B` can be made from `Bytes`.
+//! The body of a rejection must have the type of the inner body. A bound such as `B: From<String>` or `B: Default` excludes some
+//! bodies, and spreads to everything that names the layer. Boxing makes all responses pay for the few rejections.
+//! `ResponseBody<B>` is either the inner body or the rejection, and costs nothing. It requires only that the data of `B` can be
+//! made from `Bytes`.
 
 use std::{
     pin::Pin,

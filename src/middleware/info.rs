@@ -3,10 +3,9 @@
 //! # Why does `RateLimitInfo` contain the decisions of all layers?
 //!
 //! A handler may need to find out which of two quotas is short. The innermost `Decision` stays in the extensions under its own
-//! type, so it costs the same as before. Decisions of outer layers are moved aside only if there are two layers, so a single
-//! layer pays nothing. `remaining()` is that of the narrowest policy of any layer, the number of units that the client can really
-//! use next. A layer whose rules did not count a request leaves a marker. So the extractor can distinguish "not counted" from a
-//! missing layer, which is a mistake and gives a 500.
+//! type, and the outer ones are moved aside only if there are two layers, so a single layer pays nothing. `remaining()` is about
+//! the narrowest policy of any layer: the units that the client can really use next. A layer whose rules did not count a request
+//! leaves a marker. So the extractor can distinguish that from a missing layer, which is a mistake and gives a 500.
 
 use std::time::Duration;
 

@@ -2,13 +2,12 @@
 //!
 //! # Why does the layer not end responses that nobody reads?
 //!
-//! A slot is held until the response body ends, and a server asks a body for its next piece only when the client has read the
-//! earlier ones. So while a client reads nothing, no code of the layer runs for its response. A timer could release the slot, but
-//! the body, the handler's stream and the connection to the backend would stay: the limit would admit more than its number. To
-//! drop them, the layer would have to share each body with a timer, at the cost of an allocation and a lock for every response. A
-//! server can do it for less, since it owns the task of each stream: it drops the task, and everything in it ends in its order.
-//! The gateway does so in 100 lines (`examples/gateway/unread.rs`), and a rule by caller bounds what one client can hold until
-//! then.
+//! A slot is held until the response body ends, and a server asks a body for more only when the client has read the earlier
+//! pieces. So while a client reads nothing, no code of the layer runs for its response. A timer could release the slot, but the
+//! body, the handler's stream and the connection to the backend would stay, and the limit would admit more than its number. To
+//! drop them, each body would have to be shared with a timer, for an allocation and a lock per response. A server owns the task
+//! of each stream and can drop it for less. The gateway does so in 100 lines (`examples/gateway/unread.rs`), and a rule by caller
+//! bounds what one client can hold until then.
 
 use std::{
     fmt, mem,

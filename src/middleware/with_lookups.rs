@@ -10,15 +10,13 @@
 //! # Why do lookups need two decisions?
 //!
 //! A lookup is a query to a database. If all keys were found before anything is charged, a limit of five a minute per address
-//! would let 1,000 requests through to the database, and then deny 995 of them. Peeking at the limits first would work for one
-//! request after another, but not for 1,000 at once. So the policies that need only the request head are charged first. Only the
-//! requests that these policies admit cause lookups: all keys at the same time, then all tiers, within one time limit.
+//! would let 1,000 requests through to the database, and then deny 995 of them. Peeking at the limits first works for one request
+//! after another, but not for 1,000 at once. So policies that need only the request head are charged first, and only what they
+//! admit causes lookups: all keys at the same time, then all tiers, within one time limit.
 //!
-//! The price is a second call, and the two decisions are not one atomic step. If the second decision is a denial, the first
-//! charge is refunded, and until then other requests may be denied because of it. In three cases the first decision stays
-//! charged: a missing key, a forbidden tier, and a client that hangs up. Each of these requests has caused a query, and clients
-//! would use any way to cause queries for free. The layer joins both decisions into one, in the order of the rules, so no handler
-//! sees that there were two.
+//! The price is a second call that is not one step with the first. If it denies, the first charge is refunded, and until then
+//! others may be denied because of it. The charge stays for a missing key, a forbidden tier and a client that hangs up: each has
+//! caused a query, and clients would use any way to get queries for free. Handlers see one decision, in the order of the rules.
 
 use std::sync::Arc;
 

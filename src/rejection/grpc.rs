@@ -2,11 +2,10 @@
 //!
 //! # Why does a feature change the responses to gRPC clients?
 //!
-//! A feature should add behaviour, and not change it. But the response that the feature `grpc` replaces was useless: a gRPC
-//! client can read neither our JSON nor a 429, which it takes for `UNAVAILABLE`, a server that is down. A closure given to
-//! `on_rejection` still makes the response to every request. The four Protocol Buffers messages are written by hand: they are 60
-//! lines, while a code generator with its runtime is several crates. Responses to gRPC clients carry the rate limit headers like
-//! all others, as metadata.
+//! A feature should add and not change. But a gRPC client can read neither our JSON nor a 429, which it takes for `UNAVAILABLE`,
+//! a server that is down. A closure given to `on_rejection` still makes the response to every request. The four Protocol Buffers
+//! messages are 60 lines by hand, where a code generator with its runtime is several crates. The rate limit headers are there as
+//! metadata.
 
 use std::time::Duration;
 

@@ -2,14 +2,14 @@
 //!
 //! # Why is a candidate charged in place of the policy, and not beside it?
 //!
-//! A candidate has to show what would happen if its quota were enforced. If it were only charged for requests that the present
-//! quota admits, a larger candidate would never fill, and every request that is denied today would seem to be admitted by it. So
-//! a request that is denied by its policy alone is charged to the candidate. A request that another policy denies is not, since
-//! the candidate would not have changed that.
+//! A candidate shows what would happen if its quota were enforced. If it were charged only for requests that the present quota
+//! admits, a larger candidate would never fill, and would seem to admit every request that is denied today. So a request that its
+//! policy alone denies is charged to the candidate. A request that another policy denies is not, since the candidate would not
+//! have changed that.
 //!
-//! Shadow policies are simpler: each would only add denials, so they are charged for admitted requests. Both are known to the
-//! store, since only the store knows all charges of a decision at once. In a cluster a candidate is in the slot of its policy,
-//! and does not see a denial in another slot: its charge is refunded then, unless its policy denies as well.
+//! Shadow policies are simpler: each would only add denials, so they are charged for admitted requests. The store knows both,
+//! since only the store knows all charges of a decision. In a cluster a candidate is in the slot of its policy, and does not see
+//! a denial in another slot. Its charge is refunded then, unless its policy denies as well.
 
 use std::{error::Error, sync::atomic::Ordering};
 

@@ -3,15 +3,13 @@
 //! # Why is a client that went away a separate case in a settle closure?
 //!
 //! An earlier version passed `status: Option<StatusCode>`, where `None` was an error, a panic, or a client that hung up. It is
-//! reasonable to refund failures, so closures returned 0 for `None`. A client that hung up on every request was then never
-//! limited: at a quota of 5, 200 of 200 handlers started. Only one of the three cases is caused by the client, so they are
-//! variants of an enum. Closures match failures first; their last arm keeps the charge, and it also covers clients that hung up.
-//! A response is settled by its head, whatever happens to its body; otherwise a client could choose the cheaper of two costs by
-//! hanging up.
+//! reasonable to refund failures, so closures returned 0 for `None`, and a client that hung up on every request was never
+//! limited: at a quota of 5, 200 of 200 handlers started. So the three cases are variants of an enum. Closures match failures
+//! first, and their last arm keeps the charge, also for clients that hung up. A response is settled by its head, whatever happens
+//! to its body. Otherwise a client could choose the cheaper of two costs by hanging up.
 //!
-//! The closure runs when the body has been dropped, and not when the head is sent. Usage is often known only at the end of a
-//! stream, and reported by a guard when the stream is dropped, so the inner body is dropped first. This costs a copy of the
-//! response's headers, only under rules that settle.
+//! The closure runs when the body has been dropped, and not when the head is sent. A guard often reports the usage as the stream
+//! is dropped, so the inner body is dropped first. This costs a copy of the response's headers, only under rules that settle.
 
 use std::time::Duration;
 

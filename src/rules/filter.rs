@@ -2,15 +2,14 @@
 //!
 //! # Why are preflights counted by default?
 //!
-//! If a browser's preflight is denied, the request behind it fails without a visible reason. So it looks better to skip
-//! preflights by default. But two headers make an OPTIONS request a preflight, and anyone can send them. A default that skips
-//! preflights would be a way around the limit that nobody asked for. `.skip(Preflight)` is one line, and skips only real
-//! preflights. It is even better to put a CORS layer outside the limiter, which responds to preflights itself.
+//! If a browser's preflight is denied, the request behind it fails without a visible reason. But two headers make an OPTIONS
+//! request a preflight, and anyone can send them, so a default that skips preflights would be a way around the limit.
+//! `.skip(Preflight)` is one line. It is better to put a CORS layer outside the limiter, which responds to preflights itself.
 //!
 //! # Why forbid first, then skip, then count?
 //!
-//! The stricter list wins if both match, so a request from a skipped address can still be forbidden by its key. A forbidden
-//! request runs no rule and asks no store, so it costs nothing to reject.
+//! The stricter list wins, so a request from a skipped address can still be forbidden by its key. A forbidden request runs no
+//! rule and asks no store, so it costs nothing to reject.
 
 use std::sync::Arc;
 

@@ -4,17 +4,17 @@
 //!
 //! A misconfiguration shows at once and stays. After 1,000 requests, a rule pays one load of a counter per request, which could
 //! not be measured in the instructions of a request. The check finds signs and not proofs: a client may send `X-Forwarded-For` to
-//! a server without a proxy. So a warning describes what was seen, and what to do if it is a mistake. `silence(Code)` silences a
-//! warning about a setup that is intended.
+//! a server without a proxy. So a warning describes what was seen, and what to do if it is a mistake. `silence(Code)` is for a
+//! setup that is intended.
 //!
-//! The warning "one bucket" (TG005) requires a key that should differ between callers (`Global` and `Route` need not), 1,000
-//! requests in a row with one key, and at least eight clients that differ in address, `X-Forwarded-For`, `Forwarded`,
-//! `X-Real-IP`, `Authorization`, `X-API-Key` or `User-Agent`. Only hashes of these clients are kept (SipHash, with a key per
-//! process): eight words per rule. A load test from one machine, or one user in a browser, is not a mistake and gives no warning.
+//! "One bucket" (TG005) requires a key that should differ between callers (`Global` and `Route` need not), 1,000 requests in a
+//! row with one key, and at least eight clients that differ in address, `X-Forwarded-For`, `Forwarded`, `X-Real-IP`,
+//! `Authorization`, `X-API-Key` or `User-Agent`. Only hashes of them are kept (SipHash, with a key per process): eight words per
+//! rule. A load test from one machine, or one user in a browser, gives no warning.
 //!
 //! # Why does an extractor diagnose, and the layer report?
 //!
-//! An extractor can see what it reads and what it ignores. The layer has the policy, the warnings that were reported already, and
+//! An extractor sees what it reads and what it ignores. The layer has the policy, the warnings that were reported already, and
 //! the silenced codes. So `KeyExtractor::diagnose` returns a code and keeps no state, and extractors stay `Copy` and testable.
 
 use std::{

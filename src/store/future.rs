@@ -3,9 +3,8 @@
 //! # Why `StoreFuture` instead of an `async fn` in `Store`?
 //!
 //! The layer has no type parameters, so the store is a `dyn Store`, and an `async fn` in a trait cannot be called through it. A
-//! boxed future per decision can, but it would cost the in-process store an allocation to return a result that it already has. A
-//! `StoreFuture` is either ready or a boxed future. So the in-process store responds without an await and without an allocation,
-//! and the middleware can see which case it is before it decides what to put into its own future.
+//! boxed future per decision can, but would cost the store in process an allocation for a result that is there. A `StoreFuture`
+//! is ready or boxed, and the middleware sees which before it decides what to put into its own future.
 //!
 //! ```rust
 //! use std::sync::Arc;

@@ -2,13 +2,13 @@
 //!
 //! # Why does a decision count once per policy?
 //!
-//! Operators tune policies, and a policy has its own outcome: of two policies that are decided together, one may be limited while
-//! the other has quota left. Counted by request, a denial could not be assigned to a limit. The number of requests is that of a
-//! policy that all requests have. Each series has the label `mode`, although all have the value `enforced` so far: a label that
-//! is added later would make new series of all, and break the queries of everybody.
+//! Operators tune policies, and of two policies that are decided together, one may be limited while the other has quota left.
+//! Counted by request, a denial could not be assigned to a limit. The number of requests is that of a policy that all requests
+//! have. A label that is added later makes new series of all, and breaks everybody's queries. So `mode` was there when all series
+//! had the value `enforced`.
 //!
-//! Tiers can have any number of names, since closures choose them. So the number of series has a limit, which names of the first
-//! tiers use up, and the others share one series.
+//! Tiers can have any number of names, since closures choose them. So the number of series has a limit, which the names of the
+//! first tiers use up, and the others share one series.
 
 use std::fmt;
 use std::mem;

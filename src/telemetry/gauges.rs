@@ -2,11 +2,10 @@
 //!
 //! # Why do gauges change only when the application asks?
 //!
-//! The number of keys, their memory and the calls in flight exist anyway. Keeping gauges of them up to date would cost every
-//! decision a write to memory that all cores share. A task that reads them would need a runtime and an interval, and would export
-//! values that are old at a scrape. So `record_gauges` reads them when the application is about to export, as other crates for
-//! the facade do. Its argument is a label, because gauges of two limiters cannot be added up: the later one would replace the
-//! other.
+//! The numbers exist anyway: keys, their memory, calls in flight. Gauges that are kept up to date would cost every decision a
+//! write to memory that all cores share. A task that reads them would need a runtime and an interval, and would export old
+//! values. So `record_gauges` reads them when the application is about to export, as other crates for the facade do. Its argument
+//! is a label, because gauges of two limiters cannot be added up: the later one would replace the other.
 
 use metrics::gauge;
 

@@ -3,10 +3,10 @@
 //! # Why are handles of metrics looked up by the recorder?
 //!
 //! A handle of the `metrics` facade belongs to the recorder that was installed when the handle was registered. If there was none,
-//! the handle does nothing, forever. Looking up a metric by its labels for each decision is always right, but allocates the
-//! labels, and takes a lock in most recorders. So handles are kept with the address of their recorder, and each use compares it
-//! with that of the recorder installed now (`src/telemetry/per_recorder.rs`). That is a thread-local read, and it also works with
-//! recorders of single threads, which tests use. The facade does not reveal whether a recorder is installed.
+//! the handle does nothing, forever. A lookup by labels for each decision is always right, but allocates the labels, and takes a
+//! lock in most recorders. So handles are kept with the address of their recorder, and each use compares it with the recorder
+//! installed now. That is a thread-local read, and works with recorders of single threads, which tests use. The facade does not
+//! reveal whether a recorder is installed.
 
 use std::{ptr, sync::OnceLock};
 

@@ -3,9 +3,9 @@
 //! # Why does the dashboard count decisions again?
 //!
 //! A counter of the `metrics` facade can be written and not read: only the application's recorder has its value. So the dashboard
-//! has a separate tally (`src/telemetry/tally.rs`), which is filled where the counters are, from the same decisions. It exists
-//! once a dashboard was built for the limiter; before that, a decision pays for one check. The table of series is the same code
-//! (`src/telemetry/series.rs`), so the number of series has the same bound.
+//! has this tally, filled where the counters are, from the same decisions. It exists once a dashboard was built for the limiter.
+//! Before that, a decision pays for one check. The table of series is the same code (`series.rs`), so the number of series has
+//! the same bound.
 //!
 //! The history is made from the growth of the tally, once a second, and not on the request path. A second that the sampler
 //! missed, since the runtime was busy, gets its part of the growth, so that a chart shows neither a gap nor a peak.

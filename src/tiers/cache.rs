@@ -2,21 +2,17 @@
 //!
 //! # Why a custom cache for tiers?
 //!
-//! `moka` and `quick_cache` expire entries, evict entries, and load each key once at a time. Neither of them keeps an expired
-//! entry for the case that the next lookup fails. Both tie a load to the requests that wait for it. A load ends when its waiting
-//! requests give up after 100 ms, so a database that takes 200 ms would never fill the cache. In tollgate, a lookup is a separate
-//! task, and its result serves later requests. The rest is a map, a queue and a lock per segment of the cache, 120 lines on the
-//! standard library.
+//! `moka` and `quick_cache` expire entries, evict entries, and load each key once at a time. Neither keeps an expired entry for
+//! the case that the next lookup fails. Both tie a load to the requests that wait for it: it ends when they give up after 100 ms,
+//! so a database that takes 200 ms would never fill the cache. Here a lookup is a separate task, and its result serves later
+//! requests. The rest is a map, a queue and a lock per segment, 120 lines on the standard library.
 //!
 //! # Why is a stale tier served?
 //!
-//! A tier changes once in months and is looked up once a minute. If requests waited for that lookup, the latency of the database
-//! would delay one request per key and minute, and its timeout would delay every request while the database is slow. So a request
-//! goes on with the cached tier, and one lookup runs in the background. This has a limit, because an account that was suspended
-//! while nobody used it must not come back under its old tier. A tier that is older than its time to live by more than a minute
-//! is not served: requests wait for the lookup.
-//!
-//! A failed lookup is different. It brings no newer result, so the last known tier holds for an hour.
+//! A tier changes once in months and is looked up once a minute. If requests waited for that lookup, the database would delay one
+//! request per key and minute, and every request while it is slow. So the cached tier is used while one lookup runs. But an
+//! account that was suspended while nobody used it must not come back under its old tier: from a minute after the time to live,
+//! requests wait for the lookup. A failed lookup brings no newer result, so the last known tier holds for an hour.
 
 use std::{
     error, fmt,

@@ -2,12 +2,11 @@
 //!
 //! # Why does a tier keep the policy's name and key?
 //!
-//! If each tier had its own count, every change of plan would give a fresh quota, and a client could get one by changing back and
-//! forth. Under one name, a change of tier is a change of limit, and the state records the quota it was made under. The spent
-//! share carries over; for windows the number, for logs the times.
+//! If each tier had its own count, every change of plan would give a fresh quota, and a client could change back and forth. Under
+//! one name, a change of tier is a change of limit: the spent share carries over, for windows the number, for logs the times.
 //!
-//! A tier prepares its policy once for each policy that it is used under, in a list that only grows, inside the tier. So a charge
-//! borrows the prepared policy as it borrows a rule's own policy. A request under a tier costs one more clone of a pointer.
+//! A tier prepares its policy once for each policy that it is used under, in a list inside the tier that only grows. So a charge
+//! borrows the prepared policy like a rule's own. A request under a tier costs one more clone of a pointer.
 
 use std::{
     fmt,

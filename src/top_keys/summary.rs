@@ -20,26 +20,20 @@
 //! # Why does tollgate count the top keys on its own?
 //!
 //! The counts are updated for denied requests, which are the traffic during an attack, and clients choose the keys. So the memory
-//! must be bounded and the error proven for every stream, also for one that is made to break it. A record must not allocate, wait
-//! for other threads, or panic. Space-Saving has such a bound: with `m` counters and `N` denied requests, no count is off by more
-//! than `N / m`, and each key has its own error.
+//! must be bounded, and the error proven for every stream. A record must not allocate, wait for other threads, or panic. Crates
+//! were compared in November 2026. `datasketches` 0.6, of the Apache project, is the best kept. It hashes keys without a secret,
+//! panics when its total overflows, and regularly scans its whole table, with an allocation, inside an update. `heavykeeper` 0.7
+//! is right with a probability, so no single count has a bound. `topk` 0.7 is the nearest. It depends on eleven crates, its sums
+//! wrap around, and it only merges lists of equal size, so an instance could not send a short one. The algorithm is 150 lines
+//! here, and property tests compare it with exact counts.
 //!
-//! Crates for this were compared in November 2026. `datasketches` 0.6, of the Apache project, is the best kept. It hashes keys
-//! without a secret, panics when its total overflows, and regularly scans its whole table, with an allocation, inside an update.
-//! `heavykeeper` 0.7 is right with a probability, so no single count has a bound. `topk` 0.7 is the nearest. It depends on eleven
-//! crates, its sums wrap around, and it only merges lists of equal size, so an instance could not send a short one. The algorithm
-//! is 150 lines here, and property tests compare it with exact counts.
+//! A sum of summaries keeps the bound (`merged_list.rs` has the proof), which covers three needs. Threads record into shards of
+//! their own. Two halves of a window take turns, without a decay that would blur the bound. Instances exchange snapshots, by half
+//! of the window: with whole windows, the counts of an instance that has ended would overlap the others, and the sum would cover
+//! no definite time. The hash in Redis has a field for each instance, so a write replaces the last one and may be repeated.
 //!
-//! A sum of summaries keeps the bound, whatever their order (`src/top_keys/merged_list.rs` has the proof). This one fact covers
-//! three needs. Threads record into shards of their own. Two halves of a window take turns, so that a snapshot shows the last
-//! minutes without a decay that would blur the bound. Instances exchange snapshots, and anybody can add them up.
-//!
-//! Instances share their counts through Redis by half of the window, one hash for each. With whole windows, the counts of an
-//! instance that has ended would overlap those of the others, and the sum would cover no definite time. The hash has a field for
-//! each instance, so a write replaces the last one and may be repeated.
-//!
-//! A denied request counts as 1, whatever it costs. If it counted its cost, one request with a huge cost would raise the error
-//! above all other counts.
+//! A denied request counts as 1, whatever it costs. Otherwise one request with a huge cost would raise the error above all other
+//! counts.
 
 use crate::key::Key;
 
