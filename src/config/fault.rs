@@ -4,19 +4,14 @@
 //!
 //! A file is edited at night, by hand, and is checked by the process that is to use it. If it stopped at the first fault, each
 //! correction would need another try. So the parsers of all three formats make one tree whose parts know their places
-//! (`src/config/node.rs`), and one reader goes through it and notes every fault (`src/config/decode.rs`, `rule.rs`). serde would
-//! stop at the first fault, and knows no places in a tree; it only writes rule sets, and the JSON Schema comes from the same
-//! types.
+//! (`node.rs`), and one reader notes every fault in it (`decode.rs`, `rule.rs`). serde would stop at the first fault, and knows
+//! no places in a tree. It only writes rule sets, and the JSON Schema comes from the same types. The reader also finds what
+//! `build()` would refuse: a policy is made setting by setting (`policy_steps.rs`), and the setting after which it cannot work is
+//! at fault. In place of a limit with a fault, the reader uses one that every algorithm can count, so that it checks the other
+//! settings. A test makes random files, and builds a layer from each one without a fault.
 //!
-//! The reader also finds everything that `build()` would refuse. A policy is made setting by setting (`policy_steps.rs`), and the
-//! setting after which it cannot work is the one at fault. While the limit has a fault, the reader uses a limit that every
-//! algorithm can count, so that it still checks the other settings. A test makes random files, and builds a layer from each one
-//! without a fault.
-//!
-//! The YAML parser accepts much that is not JSON, and refuses the surrogate pairs of JSON. So JSON has another parser: serde_json
-//! keeps each value as a part of the text, and the address of that part is its place.
-//!
-//! Anchors, aliases and tags are refused: no rule needs them, and an alias can make a small file a large one.
+//! The YAML parser accepts much that is not JSON, and refuses the surrogate pairs of JSON. So JSON has a reader on serde_json
+//! (`from_json.rs`). Anchors, aliases and tags are refused: no rule needs them, and an alias can make a small file a large one.
 
 use std::{error::Error, fmt};
 

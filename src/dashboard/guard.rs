@@ -2,12 +2,12 @@
 //!
 //! # Why does the dashboard use no cookie, and no `EventSource`?
 //!
-//! A token in the header `authorization` is never sent by a page of another site, so nobody can forge a request. A cookie would
-//! be sent, and would need a login, a session and its own defence. `EventSource` cannot send a header, so a token would have to
-//! be in the URL, where each proxy logs it. The page reads the stream of events by `fetch`, in twenty lines. Requests of other
-//! sites are refused all the same, because an application may guard the dashboard by its session cookie.
+//! A page of another site never sends a token in the header `authorization`, so nobody can forge a request. A cookie would be
+//! sent, and would need a login, a session and its own defence. `EventSource` cannot send a header, so a token would have to be
+//! in the URL, where each proxy logs it. So the page reads the stream by `fetch`, in twenty lines (`assets/api.mjs`). Requests of
+//! other sites are refused all the same, because an application may guard the dashboard by its session cookie.
 //!
-//! The page itself is public: it has no data. So there is one guard, in front of the API, and a page without a token asks for
+//! The page itself has no data and is public. So there is one guard, in front of the API, and a page without a token asks for
 //! one.
 
 use http::{

@@ -4,14 +4,14 @@
 //!
 //! The server does not know the path in the browser: a proxy may have replaced it, with or without a slash at its end. A link
 //! such as `style.css` leads beside the page or below it, depending on that slash. A link of a query alone (`?style.css`) leads
-//! to the page's own path, whatever it is. The script knows the path, and finds the modules and the API below it.
+//! to the page's own path, whatever it is. The script knows that path, and finds the modules and the API below it.
 //!
 //! # Why does the page of the dashboard have no framework?
 //!
 //! It is part of a library. With a framework, each build of the crate would need a second tool chain, or contain a bundle that
-//! nobody can read. The page is three files that are served as they are. It shows a state that arrives once a second, so each
-//! render sets the texts that have changed; controls stay in place, and keep the focus. Charts are SVG: they take the colours of
-//! the page, and a screen reader can name them.
+//! nobody can read. The page is modules that are served as they are. It shows a state that arrives once a second, so each render
+//! sets the texts that have changed. Controls stay in place, and keep the focus. Charts are SVG: they take the colours of the
+//! page, and a screen reader can name them.
 
 use axum::{extract::Path, response::Response};
 use http::{HeaderValue, StatusCode, header::CONTENT_TYPE};

@@ -19,10 +19,9 @@
 //! # Why has each node its own guard?
 //!
 //! A breaker around the whole store would give up all nodes of a cluster for the fault of one. A breaker that wraps the future of
-//! a decision adds a second future, with its own allocation and its own copy of the charges, on every request. So the node owns
-//! its guard (`Node` in `src/remote/node.rs`): it asks `before` whether the server decides, and calls `conclude` at the end of
-//! the one future that it makes anyway. The guard knows nothing of Redis, and `ResilientStore` uses the same one for a custom
-//! store.
+//! a decision adds a second future, with an allocation and a copy of the charges, on every request. So the node asks its guard
+//! `before` it asks the server, and calls `conclude` at the end of the one future that it makes anyway. The guard knows nothing
+//! of Redis: `ResilientStore` uses the same one.
 
 use std::sync::Arc;
 

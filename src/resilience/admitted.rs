@@ -28,13 +28,11 @@
 //!
 //! # Why do keys stay within their share after an outage?
 //!
-//! The first instance that finds Redis available again also finds it without the charges of the others. If it asked only Redis,
-//! it would admit once more what they have admitted. Waiting for a sign of each instance would take a list of instances that are
-//! still alive. A fixed time is enough, because probes bound how late an instance notices the recovery.
-//!
-//! The charge is taken from the share before Redis decides, so that of many callers at once only as many are sent as fit. If
-//! Redis denies it or fails, it is given back, and the fallback then takes it as any other. Otherwise a Redis that comes and goes
-//! would halve the quota: each failed decision would be charged to the share twice.
+//! The first instance that finds Redis available again finds it without the charges of the others, and would admit once more what
+//! they have admitted. Waiting for a sign of each instance would take a list of instances that are still alive. A fixed time is
+//! enough, because probes bound how late an instance notices the recovery. The charge is taken from the share before Redis
+//! decides, so that of many callers at once only as many are sent as fit. If Redis denies it or fails, the charge is given back.
+//! Otherwise a Redis that comes and goes would halve the quota: each failed decision would be charged to the share twice.
 
 use crate::{
     algorithm::{Admitted, Counter, SlidingWindow},

@@ -3,8 +3,8 @@
 //! # Why does a merge leave a mark in Redis?
 //!
 //! A merge whose reply is lost may have been made. Dropping it would admit a quota twice, and sending it again would charge it
-//! twice. So the script charges two keys together: the state, and a mark of one unit whose key contains the random id of the
-//! merge. All or nothing holds for both, so a merge that arrives again is denied.
+//! twice. So the script charges two keys together, all or nothing: the state, and a mark of one unit whose key contains the
+//! random id of the merge. A merge that arrives again is denied.
 
 use std::{mem, sync::atomic::Ordering, time::Duration};
 

@@ -36,35 +36,31 @@
 //!
 //! # Why does the breaker judge calls and not decisions?
 //!
-//! The time of a decision includes the time of the server, but also the wait until this process sends it, and the wait until the
-//! caller's task is polled. On a busy runtime with an idle Redis, nearly all of it is this waiting. A breaker that judged
-//! decisions would give up a healthy server just when the service is overloaded. So the Redis store reports each call, with the
-//! time between writing it and reading the reply. One call carries up to 64 decisions, so a busy moment gives a few bad calls and
-//! not thousands of bad decisions. Decisions that this process cannot send in time are shed, which does not count as a failure.
+//! The time of a decision includes the waits in this process, which on a busy runtime with an idle Redis are nearly all of it. A
+//! breaker that judged decisions would give up a healthy server just when the service is overloaded. So the Redis store reports
+//! each call, from writing it to reading the reply. One call carries up to 64 decisions, so a busy moment gives a few bad calls
+//! and not thousands of bad decisions. What this process cannot send in time is shed, which does not count as a failure.
 //!
 //! # Why does the breaker also open on slowness?
 //!
-//! A store that replies just within the deadline does not fail, but makes every request as slow as the deadline allows. So a call
-//! that takes more than half of the deadline counts as bad, like a failed call. The share of bad calls alone misjudges bursts.
-//! One stall that delays 30 callers gives 30 slow calls, and in a quiet service they are most of the calls of the last ten
-//! seconds. So each interval of 250 ms counts once. It is bad if at least half of its calls are bad. Eight bad intervals among
-//! the last sixteen with calls open the breaker; under load, that is two seconds of slowness. Hystrix, resilience4j and Polly
-//! require 20 to 100 calls in 10 to 60 seconds, and half of them bad. They count calls to many services of unknown speed. A
-//! limiter has one server that replies within a millisecond, and must decide within 50 ms.
+//! A store that replies just within the deadline does not fail, but makes every request that slow. So a call that takes more than
+//! half of the deadline is bad. The share of bad calls alone misjudges bursts: one stall that delays 30 callers gives 30 slow
+//! calls, in a quiet service most of the last ten seconds. So each interval of 250 ms counts once, and under load the breaker
+//! opens after two seconds of slowness. Hystrix, resilience4j and Polly require 20 to 100 calls in 10 to 60 seconds, and half of
+//! them bad, for many services of unknown speed. A limiter has one server that replies within a millisecond, and must decide
+//! within 50 ms.
 //!
-//! Failures are worse, since each of them costs its caller a deadline. Envoy ejects a host after 5 failures in a row. A stall of
-//! 100 ms at a deadline of 50 ms gives failures that lie one deadline apart: the first calls fail one deadline after it began,
-//! and the calls sent at that moment fail another deadline later. So the row of failures must last for two deadlines. The price
-//! is that a dead server is given up after 150 ms and not after 50 ms. A wrong judgement costs little, because the first probe
-//! follows within 100 ms.
+//! Failures are worse, since each costs its caller a deadline. Envoy ejects a host after 5 failures in a row. Here they must last
+//! for two deadlines, since a stall gives failures that lie one deadline apart (see above). The price is that a dead server is
+//! given up after 150 ms and not after 50 ms. A wrong judgement costs little, because the first probe follows within 100 ms.
 //!
 //! # Why do successful denials not outweigh refused writes?
 //!
-//! Denials write nothing. A primary that was demoted, or a server without memory, still makes denials, and refuses all other
-//! decisions. During an attack, most decisions are denials, so nearly all calls succeed, although no request is counted any more.
-//! So only a decision that wrote something ends a row of refused writes. One such write ends the row, because a write that fails
-//! for one policy only is not an outage. Errors that waiting does not cure are not outweighed at all, because a user without a
-//! permission may still make the decisions that do not need it.
+//! Denials write nothing. A demoted primary, or a server without memory, still makes them, and refuses all other decisions.
+//! During an attack, nearly all calls then succeed although no request is counted any more. So only a decision that wrote
+//! something ends a row of refused writes. One such write ends it, because a write that fails for one policy only is not an
+//! outage. Nothing outweighs errors that waiting does not cure, because a user without a permission may still make the decisions
+//! that do not need it.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},

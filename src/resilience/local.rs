@@ -12,8 +12,8 @@
 //! # Why are local decisions made in the time of Redis?
 //!
 //! Windows by the clock must end at the same moment on every instance, or each clock that is ahead starts another window early.
-//! The states that Redis returned before the outage are times of Redis as well. Each reply contains that time, and bounds the
-//! offset between the two clocks to the duration of the call. So the offset costs no call.
+//! The states from before the outage are in the time of Redis as well. Each reply contains that time, and bounds the offset
+//! between the clocks to the duration of the call. So the offset costs no call.
 
 use std::{
     cmp::Reverse,

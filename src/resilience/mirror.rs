@@ -21,15 +21,14 @@
 //!
 //! # Why does a restart of the server not clear the table of states?
 //!
-//! The table holds what Redis returned before. After a restart that lost data, it is the only record of it, so it must not be
-//! replaced by the replies of an empty server. Its states have no keys, only their hashes, so they cannot be sent to Redis all at
-//! once. Instead, a decision on a key merges the old state first. The script keeps the greater of both usages, so a state that
-//! was not lost changes nothing, and it does not matter how many instances send it. The price is that a charge that was refunded
-//! after this instance saw the key last may count again.
+//! After a restart that lost data, the table is the only record of it, so replies of an empty server must not replace it. Its
+//! states have hashes and no keys, so they cannot be sent all at once. Instead, a decision on a key merges the old state first.
+//! The script keeps the greater of both usages, so a state that was not lost changes nothing, however many instances send it. The
+//! price: a charge that was refunded after this instance saw the key may count again.
 //!
-//! Each decision does so until one of these merges is confirmed, and not only the first one: an instance has two connections, and
-//! a decision on the one could overtake the merge on the other. For the same reason the run of the server is noted before the
-//! first call on a new connection, and calls that were begun before are not sent.
+//! Each decision does so until one of these merges is confirmed. An instance has two connections, and a decision on the one could
+//! overtake the merge on the other. For the same reason the run of the server is noted before the first call on a new connection,
+//! and calls that were begun before are not sent.
 
 use std::{
     sync::{

@@ -2,13 +2,11 @@
 //!
 //! # Why does the breaker probe with a write?
 //!
-//! PING succeeds on a read-only replica, on a server that is out of memory, and for a user who may not run scripts. So the probe
-//! is the decision script itself, with charges that are always made, once per algorithm in use, with the commands that decisions
-//! use. In a cluster its keys are in a slot of the node. It succeeds only where decisions would.
-//!
-//! Requests use the store again after two probes in a row that succeed within half of the deadline. A failed probe costs no
-//! caller anything, because probes run in the background. If a store fails again within 10 seconds, the intervals between probes
-//! continue to grow, up to 1 s, so that a store that comes and goes does not affect the callers each time.
+//! PING succeeds on a read-only replica, on a server that is out of memory, and for a user who may not run scripts. So a probe is
+//! the decision script, with charges that are always made, once per algorithm in use, in a cluster in a slot of the node. It
+//! succeeds only where decisions would. Two in a row, within half of the deadline, end the outage. If a store fails again within
+//! 10 seconds, the intervals between probes go on growing, up to 1 s, so that a store that comes and goes does not affect the
+//! callers each time.
 
 use std::{
     sync::{Arc, Weak, atomic::Ordering},

@@ -17,10 +17,9 @@
 //!
 //! # Why is a share of decisions a mode, and not a decision?
 //!
-//! A process at its limit sheds a decision now and then, and a network loses one. Health that alarms for each of them is ill most
-//! of the time, and nobody looks. Health that alarms only while the breaker is open is silent about 5 % of failures for ever. So
-//! the modes follow the share of the last ten seconds, which is also what an operator wants to know. Counting costs a decision in
-//! Redis one atomic addition and no clock: the reports on calls bring the time.
+//! Health that alarms for each shed or lost decision is ill most of the time, and nobody looks. Health that alarms only while the
+//! breaker is open is silent about 5 % of failures forever. So the modes follow the share of the last ten seconds. Counting costs
+//! a decision in Redis one atomic addition and no clock: the reports on calls bring the time.
 
 use std::{
     collections::VecDeque,

@@ -30,12 +30,10 @@
 //!
 //! # Why has a hash slot a breaker of its own?
 //!
-//! A node that replies `TRYAGAIN`, `MOVED` or `CLUSTERDOWN Hash slot not served` is alive, and decides on its other slots. If the
-//! node's breaker opened, one slot of 16,384 that was left half moved would take all others of the node along. If nothing opened,
-//! each decision on that slot would wait for its deadline for ever, although the health is good. So failures of a slot are
-//! collected where each decision ends, in the fallback, by the slot that the error names. A key would be a finer unit, but keys
-//! have no bound, and a slot without a node fails for all of them. The probe repeats a decision that failed, since other keys of
-//! the slot may be decided all the time. A node without an address that works is a case for the node's breaker: the cluster gives
+//! If the node's breaker opened, one slot of 16,384 would take all others of the node along. If nothing opened, each decision on
+//! the slot would wait for its deadline forever, behind a health that shows nothing. Failures are collected where each decision
+//! ends, in the fallback, by the slot that the error names. A key would be a finer unit, but keys have no bound, and a slot
+//! without a node fails for all of them. A node without an address that works is a case for the node's breaker: the cluster gives
 //! that address for all of its slots.
 
 use std::{

@@ -15,6 +15,14 @@
 //!
 //! The thread starts with the first such work and runs until the process ends. Foreign code that blocks there, such as a
 //! credentials provider or a custom store, delays everything at home.
+//!
+//! # Why does work go home when its runtime ends?
+//!
+//! Before, a runtime that ended took the connection of others along. With 400 brief runtimes in a row on one store, every third
+//! ended by `shutdown_background`, 1 to 7 of 1,200 decisions failed in each of 11 runs. They could not be retried, since their
+//! fate was unknown, and the broken connection looked like a failure of Redis. Two cases remain. The pool of an application
+//! drives its own connections, so they end with their runtime, without a back-off and without a report to the breaker. A runtime
+//! that is not driven any more holds its connection until a call has had no reply for a deadline.
 
 use std::{
     cell::Cell,

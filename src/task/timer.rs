@@ -4,10 +4,9 @@
 //!
 //! # Why a timer thread?
 //!
-//! A Tokio runtime may be built without timers, and Tokio's own timers panic on it, in the request path and in the task that
-//! probes. One thread of the process wakes the tasks that probe, renew or retry, and bounds a custom store's decision. It starts
-//! with the first such wait. Queues and lookups use Tokio's timer, and need a runtime that has one. The deadlines of decisions in
-//! Redis have a separate thread: why does a thread keep the deadlines? (`src/remote/batch/watchdog.rs`)
+//! A Tokio runtime may be built without timers, and Tokio's own timers panic on it, also in the request path. Queues and lookups
+//! use Tokio's timer, and need a runtime that has one. The deadlines of decisions in Redis have a thread of their own
+//! (`src/remote/batch/watchdog.rs`).
 
 use std::{
     collections::BTreeMap,

@@ -13,13 +13,11 @@
 //!
 //! # Why is a rule file read until two reads are equal?
 //!
-//! A file that is written in place is empty first, and then has the beginning of the new text. That is often a valid set with
+//! A file that is written in place is empty first, and then has the beginning of the new text, which is often a valid set with
 //! fewer rules. Events do not show when the writer is done: a copy over a network file system, for example, writes in several
-//! steps. So the text is read until it has been the same for 50 ms, at most 20 times in a row.
-//!
-//! The folders of the file are watched, and each event in them leads to a read. To interpret the events would mean to know all
-//! the ways in which editors, configuration management and Kubernetes replace a file. A read of a text that is in force already
-//! costs one `read`, and at most 20 of them are made per second.
+//! steps. So the text is read until it has been the same for 50 ms, at most 20 times in a row. To interpret the events would mean
+//! to know all the ways in which editors, configuration management and Kubernetes replace a file. A read of the current text
+//! costs one `read`, and at most 20 are made per second.
 
 use std::{
     path::{Path, PathBuf},

@@ -20,11 +20,9 @@
 //!
 //! # Why does a missing reply end the connection?
 //!
-//! On a half-open connection, the other side has gone without notice. No reply ever comes, and every decision on it would wait
-//! for its whole deadline. So a connection is dropped when a call on it has had no reply for a deadline. A new connection costs
-//! one dial in the background. A READONLY error ends a connection too: a primary that was demoted keeps its connections and
-//! responds to PING, so nothing else would end them. While connections break soon after they were made, the dials back off, with
-//! jitter.
+//! On a half-open connection the other side has gone without notice: no reply ever comes, and every decision on it would wait for
+//! its whole deadline. A new connection costs one dial in the background. A READONLY error ends a connection too: a demoted
+//! primary keeps its connections and responds to PING, so nothing else would end them.
 
 use std::{
     collections::VecDeque,

@@ -38,22 +38,18 @@
 //!
 //! # Why are decisions sent in batches?
 //!
-//! Most of the cost of a small script is the call around it: the command, the socket and the reply. So waiting decisions go into
-//! one call, up to 64 charges. Before the dispatcher sends them, it yields once. Callers that got their replies together ask
-//! again together, and after the yield all of them are in the same call. Batching needs no timer.
-//!
-//! A decision that finds nothing in flight leaves at once, in its caller's own future, unless the latest call carried several
-//! decisions. In that case, the other callers of that call are about to ask again. A decision that is sent alone would make them
-//! wait for its reply. Without this exception, 64 callers in a loop made twice as many calls. The script decides each decision in
-//! a call as if it had come alone, in order. A caller that leaves before the call is sent is not charged.
+//! Most of the cost of a small script is around it: the command, the socket and the reply. The dispatcher yields once, because
+//! callers that got their replies together ask again together, and after the yield all of them are in one call. A decision that
+//! finds nothing in flight waits too if the latest call had several, since their callers are about to ask again and would wait
+//! for its reply. Without this exception, 64 callers in a loop made twice as many calls. The script decides each decision as if
+//! it had come alone. A caller that leaves before the call is sent is not charged.
 //!
 //! # Why are several calls in flight?
 //!
 //! With one call in flight per connection, the round trip limits the rate. With a thousand callers, two lanes made 0.43 of the
 //! rate of one plain multiplexed connection at a round trip of 2 ms, and 0.04 at 5 ms. More connections would hide this, and cost
-//! a socket each. So up to 16 calls are in flight, and a full batch is sent even beyond that. The real limit is the number of
-//! charges in flight: the rate multiplied by the longer of a sixth of the deadline and two round trips (Little's law). More
-//! charges would wait in the server's sockets, where nothing can be dropped, and every decision would come too late.
+//! a socket each. The real limit is the number of charges in flight (Little's law, see `window.rs`). More charges would wait in
+//! the server's sockets, where nothing can be dropped, and every decision would come too late.
 
 mod calls;
 mod command;

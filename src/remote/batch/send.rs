@@ -12,28 +12,25 @@
 //! In a cluster all keys of a command must be in one slot. The commands of a call are written at once, and each has its
 //! own result: the cluster may redirect one of them and execute the others.
 //!
-//! A new connection may be to a server without the script, and finding that out would take a round trip of the deadline.
-//! So the first command carries the text of the script, which the next ones find by its hash.
+//! The first command on a connection carries the text of the script, which the next ones find by its hash.
 //!
 //! # Why EVALSHA, then EVAL?
 //!
-//! Redis can run a script by its text (`EVAL`) or by the hash of a text that it has run before (`EVALSHA`). The hash is short and
-//! the script is long, so decisions use the hash. A server that does not have the script returns an error before it runs
-//! anything. So it is safe to send the text, and the server keeps the script from then on. Loading scripts at start instead would
-//! make the start depend on the server, and would have to be repeated after every restart, failover and `SCRIPT FLUSH` anyway.
-//! Functions and shebangs would exclude Redis 6.2 and compatible servers.
+//! The hash is short and the script is long. A server without the script returns an error before it runs anything. So it is safe
+//! to send the text then, and the server keeps the script. Loading scripts at the start would make the start depend on the
+//! server, and would have to be repeated after every restart, failover and `SCRIPT FLUSH`. Functions and shebangs would exclude
+//! Redis 6.2 and compatible servers.
 //!
 //! # Why is the first call on a connection sent as text?
 //!
-//! A new server does not have the script. Finding that out costs a round trip, and the first decisions of a process must fit a
-//! dial and their own call into one deadline. The same call also carries the query whether the server runs in cluster mode.
+//! Finding out that a new server lacks the script costs a round trip, and the first decisions of a process must fit a dial and
+//! their call into one deadline. The same call asks whether the server runs in cluster mode.
 //!
 //! # Why one command per slot, and not one per node?
 //!
-//! Redis runs a script that accesses keys it did not declare, as long as they are on the same node, and that would halve the
-//! cost. But it is documented as forbidden, several managed servers refuse it, and a slot that is being moved would fail in the
-//! middle of the script. Commands with one slot each are written to the socket at once, so they cost the servers time and no
-//! round trip.
+//! Redis runs a script on keys that it did not declare, as long as they are on the same node, and that would halve the cost. But
+//! it is documented as forbidden, several managed servers refuse it, and a slot that is being moved would fail in the middle of
+//! the script. Commands with one slot each are written at once, so they cost the servers time and no round trip.
 
 use redis::{Pipeline, RedisResult, Value};
 use smallvec::SmallVec;

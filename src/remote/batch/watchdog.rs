@@ -1,7 +1,8 @@
 //! The thread that ends everything overdue: requests, calls, dials and unresponsive connections.
 //!
-//! A thread keeps the deadlines, because the runtime's timers fail while it is busy, blocked, ended, not driven or
-//! built without timers. One thread for all decisions also costs less than a timer for each.
+//! A thread keeps the deadlines, because the runtime's timers fail while it is busy, blocked, ended, not driven or built without
+//! timers. A timer for each decision also took 15 to 20 % of the client's time. Waits outside of the Redis store have another
+//! thread (`src/task/timer.rs`).
 //!
 //! ```text
 //! overdue                                    action
@@ -17,15 +18,6 @@
 //!
 //! While something is under way, the thread looks about three times per deadline. After 20 looks that find nothing it
 //! sleeps until a request wakes it, so an idle process is idle.
-//!
-//! # Why does a thread keep the deadlines?
-//!
-//! A timer per decision took 15 to 20 % of the client's time, and it ran on the runtime of its caller. A runtime may be busy,
-//! blocked, ended, not driven, or built without timers; then timers are late or panic. Instead, one thread looks about three
-//! times per deadline at everything that waits: decisions, calls, dials, and connections without a reply. While nothing is in
-//! flight, it sleeps. A task that the thread wakes polls its socket first. If the task itself comes late, its runtime was busy,
-//! and the call gets the delay once more, but its end is never later than twice the deadline: the server is not to blame for the
-//! slowness of this process. Waits outside of the Redis store have another thread: why a timer thread? (`src/task/timer.rs`)
 
 use std::{
     sync::{Arc, Weak},

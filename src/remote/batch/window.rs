@@ -31,13 +31,10 @@
 //!
 //! # Why does a separate call measure the network?
 //!
-//! The window is rate times time, and on a long network the time is two round trips. Under load, every call waits behind others
-//! in the server's queue. The shortest measured round trip then contains that queue. A longer round trip makes the window larger,
-//! and a larger window makes the queue longer. A server that decides 1,000 charges a second had 43 charges in flight, and nearly
-//! all replies came late. The opposite error exists too: a network that becomes longer looks like a slow server.
-//!
-//! A probe runs when the window is full, and is either small or the result of a long round trip. Before a probe, the calls in
-//! flight end; then one charge is sent alone. Probes are 250 ms apart at first, and up to 8 s apart once the measurements agree.
+//! Under load, every call waits behind others in the server's queue, and the shortest measured round trip contains that queue. A
+//! longer round trip makes the window larger, and a larger window makes the queue longer. A server that decides 1,000 charges a
+//! second had 43 in flight, and nearly all replies came late. The opposite error exists too: a network that becomes longer looks
+//! like a slow server. A probe runs when the window is full, and is either small or the result of a long round trip.
 
 use std::time::Duration;
 

@@ -43,9 +43,8 @@
 //!
 //! # Why do unsent decisions go back to their callers?
 //!
-//! The dispatcher and the dial run on the runtime of the first caller that needed them. Nobody may drive that runtime any more.
-//! The decisions that such a task leaves behind were not sent. So they go back to their callers, and each caller asks again on
-//! its own runtime. If the runtime ends, the tasks go home (`src/task/home.rs`) instead.
+//! The dispatcher and the dial run on the runtime of the first caller that needed them, and nobody may drive that runtime any
+//! more. The decisions that such a task leaves behind were not sent. So each caller asks again, on its own runtime.
 
 use std::sync::Arc;
 

@@ -19,12 +19,11 @@
 //!
 //! # Why does tollgate not use the cluster client of redis-rs?
 //!
-//! That client has one queue for all nodes. It repeats commands whose fate is unknown, which would charge twice, unless its
-//! retries are off, and then `MOVED` fails. It does not report which node a failure came from. tollgate needs all of that per
-//! node: the window of calls in flight, the deadline, the breaker, and whether a command was sent. Only the map of slots and four
-//! error replies would remain of that client (`cluster/nodes.rs` and `protocol/redirect.rs`). With 512 callers on two cores, both
-//! ways took 10 to 11 us of the servers' CPU time for a decision, on 1, 2 and 3 primaries; of the client's CPU time tollgate took
-//! 4 us and redis-rs 8 us (`benches/peers`, program `cluster`).
+//! That client has one queue for all nodes, and does not report which node a failure came from. It repeats commands whose fate is
+//! unknown, which would charge twice. Without its retries, `MOVED` fails. tollgate needs the window of calls, the deadline, the
+//! breaker, and whether a command was sent, for each node. Only the map of slots and four error replies would remain of that
+//! client. With 512 callers on two cores, both ways took 10 to 11 us of the servers' CPU time for a decision, on 1, 2 and 3
+//! primaries. Of the client's CPU time, tollgate took 4 us and redis-rs 8 us (`benches/peers`, program `cluster`).
 
 use std::{
     collections::HashSet,

@@ -25,10 +25,10 @@
 //! # Why are charges in several slots refunded, and not reserved first?
 //!
 //! A reservation is a charge under another name: it takes a round trip, others find the quota used meanwhile, and a process that
-//! dies leaves it behind. A request that is admitted would pay a second round trip to confirm it. Most requests are admitted, so
-//! the charges are made at once, and the rare denial pays, in the background. Each refund names its charge by its mark, so it
-//! never returns more than that charge, also if others have charged the key since. A bucket with little debt may get slightly
-//! less back.
+//! dies leaves it behind. An admitted request would pay a second round trip to confirm it. Most requests are admitted, so the
+//! charges are made at once, and the rare denial pays, in the background. A refund names its charge by its mark, so it never
+//! returns more than that charge, also if others have charged the key since. A bucket with little debt may get slightly less
+//! back.
 
 use std::{
     future::Future,

@@ -3,9 +3,9 @@
 //! # Why are credentials renewed by AUTH, and not by a new connection?
 //!
 //! A token that expires ends its connection at some servers. AUTH on a live connection changes the user of later commands only,
-//! and if it fails nothing changes. No decision waits, and no connection is lost. A task per connection does it after 75 % to 85
-//! % of the token's lifetime, by the timer of this crate. It ends with the connection. The client library has such a mechanism
-//! too. It gives up after the first AUTH that fails.
+//! and if it fails nothing changes: no decision waits, and no connection is lost. A task per connection does it after 75 % to
+//! 85 % of the token's lifetime, by the timer of this crate, and ends with the connection. The mechanism of the client library
+//! gives up after the first AUTH that fails.
 
 use std::{
     error, fmt,

@@ -8,20 +8,17 @@
 //!
 //! # Why does the store dial on its own?
 //!
-//! With a URL, the store opens sockets itself and gives them to the client library as streams
-//! (`src/remote/connection/direct.rs`). The library can dial too, and so can the pool, but neither does all that is needed:
+//! With a URL, the store opens sockets itself and gives them to the client library as streams (`direct.rs`). The library and the
+//! pool can dial too, but neither does all that is needed:
 //!
 //! | need | pool (`deadpool-redis`) | client library (`redis`) |
 //! |---|---|---|
-//! | an own authority, a client certificate | by one URL, so no | yes, but it reads the certificates of the system again at each dial |
-//! | a provider of cryptography that the store names | no | no: it takes that of the process, and panics if there is none or if there are two |
+//! | a custom authority, a client certificate | by one URL, so no | yes, but it reads the certificates of the system again at each dial |
+//! | a provider of cryptography that the store names | no | no: it takes the provider of the process, and panics if there is none or two |
 //! | other credentials at each dial | no | a provider, which also starts a task per connection |
 //! | another address with the same settings | no | yes |
 //! | the server's error to AUTH | no | no: every error is reported as a wrong password, also "max number of clients" |
 //! | no timers of the runtime | yes | yes, but not its client for Sentinel |
-//!
-//! The handshake is one pipeline: AUTH or HELLO, SELECT, and the name of the library. A server that does not have AUTH or HELLO
-//! repeats their arguments in its error. Therefore the text of such an error is dropped.
 
 use std::{fmt, sync::Arc};
 

@@ -1,19 +1,17 @@
 //! A separate connection for commands with large replies, and for the messages of a channel.
 //!
-//! Its protocol is RESP3, in which messages come between the replies. Lanes carry decisions only: a large reply on one of them would
-//! delay the decisions behind it.
+//! Its protocol is RESP3, in which messages come between the replies. Lanes carry decisions only: a large reply on one of them
+//! would delay the decisions behind it.
 //!
 //! # Why do rules in Redis have a connection for themselves?
 //!
-//! A set can have 1 MiB. On a lane, its reply would delay the decisions behind it beyond their deadline. The connection that
-//! listens for announcements is needed anyway, and in RESP3 it can carry commands too.
+//! A set can have 1 MiB. On a lane, its reply would delay the decisions behind it beyond their deadline. A connection for
+//! announcements is needed anyway, and in RESP3 it can carry commands too. An announcement has no content: each leads to a read
+//! of the version, so a lost, late or doubled one does no harm, and a poll takes the same way. A version is its number and its
+//! time, since a failover may lose a version whose number is then given again.
 //!
-//! An announcement has no content. Each one leads to a read of the version, so a lost, late or doubled announcement does no harm,
-//! and the way of a poll is the same. A version is identified by its number and its time: a failover may lose a version whose
-//! number is then given again.
-//!
-//! A push compares the version and stores the set in one script, so that of two authors who have edited the same version one gets
-//! a conflict. The script announces before it writes. A user who may not announce then stores nothing, instead of a set that the
+//! A push compares the version and stores the set in one script, so of two authors who have edited one version, one gets a
+//! conflict. The script announces before it writes. A user who may not announce then stores nothing, instead of a set that the
 //! other instances find late.
 
 use std::convert::Infallible;

@@ -15,11 +15,9 @@
 //!
 //! # Why are all sentinels asked at once?
 //!
-//! The usual way is to ask one sentinel after the other, each with a timeout. A sentinel that does not reply then delays every
-//! dial by its timeout, and one that is cut off from the others may return an old primary. The store asks all of them at once,
-//! dials each address that they return once, and uses the first server that reports to be a primary (HELLO). So it needs no
-//! timeout per sentinel, and no timer. The cost is one connection per sentinel and dial; dials are rare, and wait longer after
-//! each failure. Sentinel needs no other crate than a single server does, so it is not a feature.
+//! The usual way is one sentinel after the other, each with a timeout. A sentinel that does not reply then delays every dial, and
+//! one that is cut off may return an old primary. The cost is one connection per sentinel and dial, and dials are rare. Sentinel
+//! needs no other crate than a single server does, so it is not a feature.
 
 use std::{fmt, sync::Arc};
 

@@ -16,7 +16,7 @@
 //! # Why does tollgate read the memory policy of Redis, but not set it?
 //!
 //! An evicted key silently forgives a caller in debt. `INFO memory` is sent once, behind the first decision on its connection,
-//! and delays nobody. A user without the permission gets no warning, and keeps the connection. Setting the memory policy is the
+//! and delays nobody. A user without the permission gets no warning, and keeps the connection. Setting the policy is the
 //! operator's decision, because other applications may use the server.
 
 use std::{

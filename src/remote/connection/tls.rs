@@ -5,14 +5,13 @@
 //!
 //! # Why ring?
 //!
-//! rustls needs a provider of cryptography. If the application has installed one for the process, the store uses that. Otherwise
-//! it uses ring, by name, and installs nothing. ring needs a C compiler, but neither CMake nor Go. Providers without C exist: one
-//! is an alpha release, and one runs only on recent processors. `tls-rustls-no-provider` is for applications that install another
-//! provider and do not want to compile ring, or that rely on rustls to find the only compiled one: with two, rustls itself can no
-//! longer choose.
+//! rustls needs a provider of cryptography. The store uses the one that the application has installed for the process, otherwise
+//! ring, by name. ring needs a C compiler, but neither CMake nor Go. Providers without C exist: one is an alpha release, and one
+//! runs only on recent processors. `tls-rustls-no-provider` is for applications that install another provider and do not want to
+//! compile ring, or that rely on rustls to find the only compiled one: with two, rustls can no longer choose.
 //!
-//! No setting skips the verification of certificates. A certificate of an own authority is verified with
-//! `TlsConfig::ca_certificates`, and one for another name with `TlsConfig::server_name`.
+//! No setting skips the verification of certificates. `TlsConfig::ca_certificates` is for a custom authority, and
+//! `TlsConfig::server_name` for a certificate with another name.
 
 use std::{fmt, io, sync::Arc};
 

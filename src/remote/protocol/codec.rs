@@ -24,8 +24,8 @@
 //! # Why does a key outlive its state by a second?
 //!
 //! Before Redis 7.2, the clock moves while a script runs, so an expiry may be counted from a moment before `TIME` was read. A key
-//! that expired early would be a fresh bucket too soon. An expiry one second later harms nobody, because a full bucket and a
-//! missing key are the same.
+//! that expired early would be a fresh bucket too soon. A second later harms nobody, because a full bucket and a missing key are
+//! the same.
 
 use std::time::Duration;
 

@@ -17,14 +17,9 @@
 //! tollgate:{!}        : top:566932     what instances share of their top keys, see `Keyspace::top_keys_key`
 //! ```
 //!
-//! (The spaces are not part of a key.) The identity is the hash tag, so in a cluster all policies about one identity
-//! are in one slot. Neither prefix nor identity nor policy contains a brace, so a key has exactly one complete hash
-//! tag. A policy's name contains no `#`, so a suffix is never part of a name.
-//!
-//! # Why `prefix:{identity}:policy`?
-//!
-//! The part of a Redis key in braces decides its slot in a Redis Cluster. With the identity in braces, all policies about one
-//! identity are in one slot, so one script may access all of them.
+//! (The spaces are not part of a key.) The identity is the hash tag, so in a cluster all policies about one identity are in one
+//! slot, and one script may access them. Neither prefix nor identity nor policy contains a brace, so a key has exactly one
+//! complete hash tag. A policy's name contains no `#`, so a suffix is never part of a name.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 

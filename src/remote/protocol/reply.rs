@@ -18,14 +18,12 @@
 //!
 //! # Why does a command that Redis refuses fail only one request?
 //!
-//! Redis does not roll back a script. The server can refuse a command in the middle, because the user may not run it, because
-//! memory is full, or because the server has become a replica. Earlier charges of the same request would stay, although the
-//! request gets an error. And up to 63 other requests in the same call would fail with it.
-//!
-//! So the script runs every command with `redis.pcall`, which returns an error instead of ending the script. The error of a
-//! refused read distinguishes it from a foreign value. After a refused write, the script undoes the writes of that request, with
-//! commands that the server allowed a moment ago. That request gets the server's error, which the breaker counts like an error of
-//! the whole call. All other requests are decided.
+//! Redis does not roll back a script. It can refuse a command in the middle: the user may not run it, memory is full, or the
+//! server has become a replica. Earlier charges of the request would stay although it gets an error, and up to 63 other requests
+//! in the call would fail with it. So the script runs every command with `redis.pcall`, which returns an error instead of ending
+//! the script. The error of a refused read distinguishes it from a foreign value. After a refused write, the script undoes the
+//! writes of that request, with commands that the server allowed a moment ago. The breaker counts the error like an error of the
+//! whole call.
 
 use redis::Value;
 use smallvec::SmallVec;

@@ -14,28 +14,22 @@
 //! # Why are states packed bytes and not hashes or sorted sets?
 //!
 //! One string per policy and key is the smallest state that Redis can hold. A hash with two fields takes a quarter more. A sorted
-//! set with the times of a log takes 22 to 132 bytes per entry, where packed bytes take 6. An entry of a log is a time modulo
-//! 2^32 ticks and a running sum of costs modulo 2^16. A binary search finds the entries that still count, and the time at which
-//! enough units are back. Costs of different sizes do not disturb it. Slots in flight are the exception: why are slots in Redis a
-//! sorted set? (`src/algorithm/concurrency.rs`)
+//! set with the times of a log takes 22 to 132 bytes per entry, where packed bytes take 6: a time modulo 2^32 ticks, and a
+//! running sum of costs modulo 2^16. A binary search finds the entries that still count, whatever they cost. Slots in flight are
+//! the exception (`src/algorithm/concurrency.rs`).
 //!
 //! # Why is the decision script composed of one file per algorithm?
 //!
 //! Readers and tools want one file per algorithm that parses on its own. Redis wants one script, so that one call decides all
-//! policies of a request, and a script without functions: creating functions and calling them took a quarter of the time that a
-//! decision costs the server. So `lua/decide.lua` is a whole program with one branch per algorithm, such as
-//! `include('token_bucket.lua')`, and `src/remote/protocol/script.rs` replaces each of these lines with the text of that file,
-//! once per process. `luacheck` reads the files with a list of the names that they share. It reads the composed script without
-//! that list, and so finds every name that is unused, unknown or shadowed.
+//! policies, and no functions: creating and calling them took a quarter of the time that a decision costs the server. `luacheck`
+//! reads the files with a list of the names that they share. It reads the composed script without that list, and so finds every
+//! name that is unused, unknown or shadowed.
 //!
-//! Comments and indentation are left out of the composed text. They are half of the files, every new connection sends the text
-//! once, and the server hashes it each time. A changed comment also keeps the hash, so old and new instances still share the
-//! script during a deployment.
-//!
-//! Tags are local constants at the top of the script. They take 17 of the about 240 Lua instructions that a decision executes.
-//! Other changes save more than that: per decision, the server executes about 1 % fewer machine instructions than with literal
-//! tags (counted by callgrind, a profiler; Redis 7.0, every algorithm). An unknown tag is an error, and never selects the branch
-//! of another algorithm.
+//! Comments and indentation are left out. They are half of the files, every new connection sends the text once, and the server
+//! hashes it. A changed comment also keeps the hash, so old and new instances share the script during a deployment. Tags are
+//! local constants at the top, 17 of about 240 Lua instructions of a decision. Other changes save more than that: the server
+//! executes about 1 % fewer machine instructions per decision than with literal tags (callgrind, Redis 7.0, every algorithm). An
+//! unknown tag is an error, and never selects the branch of another algorithm.
 
 use std::sync::LazyLock;
 
