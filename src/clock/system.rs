@@ -14,9 +14,9 @@
 //! A clock that was wrong but later than 2020, a later step and a suspended machine do not move this clock. Only times that are
 //! shown outside follow them: at most once a millisecond a reading compares the two clocks, and keeps a difference above 10 ms.
 //! Headers with absolute times, `RateLimitInfo::reset_at`, blocks, outages, top keys, versions of rules and the dashboard add it,
-//! and `Decision::wall_time` and `RateLimiter::wall_time` do so for you. A decision notes whether its times are by this clock:
-//! those of Redis are by the server's, because the clocks of instances differ. If that is set back, an older time never replaces
-//! a stored one.
+//! and `Decision::wall_time` and `RateLimiter::wall_time` do so for you. A decision notes whether its times are by this clock.
+//! Times of Redis are by the server's clock, because the clocks of instances differ. If the server's clock is set back, an older
+//! time never replaces a stored one.
 
 use std::{
     sync::{

@@ -10,7 +10,7 @@
 //! # Why does `and` use the status of the missing half?
 //!
 //! An earlier version used the larger of both statuses. Any client could then get a 500 by leaving out a header beside `PeerIp`,
-//! and a 404 on a route that exists. A client can add what it left out, so the status is that of the missing half. If both are
+//! and a 404 on a route that exists. A client can add what it left out, so the missing half gives the status. If both are
 //! missing, it is the one that a client can fix, credentials first. A server without peer addresses is still reported, as TG001.
 
 use std::fmt;

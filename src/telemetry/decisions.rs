@@ -3,7 +3,7 @@
 //! # Why does a decision count once per policy?
 //!
 //! Operators tune policies, and of two policies that are decided together, one may be limited while the other has quota left.
-//! Counted by request, a denial could not be assigned to a limit. The number of requests is that of a policy that all requests
+//! Counted by request, a denial could not be assigned to a limit. For the number of requests, take a policy that all requests
 //! have. A label that is added later makes new series of all, and breaks everybody's queries. So `mode` was there when all series
 //! had the value `enforced`.
 //!

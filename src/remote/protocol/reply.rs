@@ -23,7 +23,7 @@
 //! in the call would fail with it. So the script runs every command with `redis.pcall`, which returns an error instead of ending
 //! the script. The error of a refused read distinguishes it from a foreign value. After a refused write, the script undoes the
 //! writes of that request, with commands that the server allowed a moment ago. The breaker counts the error like an error of the
-//! whole call.
+//! whole call, and all other requests are decided.
 
 use redis::Value;
 use smallvec::SmallVec;
