@@ -4,7 +4,7 @@
 //!
 //! A file is edited at night, by hand, and is checked by the process that is to use it. If it stopped at the first fault, each
 //! correction would need another try. So the parsers of all three formats make one tree whose parts know their places
-//! (`node.rs`), and one reader notes every fault in it (`decode.rs`, `rule.rs`). serde would stop at the first fault, and knows
+//! (`node.rs`), and one reader notes every fault in it (`decode.rs`, `rule.rs`). serde would stop at the first fault, and has
 //! no places in a tree. It only writes rule sets, and the JSON Schema comes from the same types. The reader also finds what
 //! `build()` would refuse: a policy is made setting by setting (`policy_steps.rs`), and the setting after which it cannot work is
 //! at fault. In place of a limit with a fault, the reader uses one that every algorithm can count, so that it checks the other

@@ -4,7 +4,7 @@
 //!
 //! The server does not know the path in the browser: a proxy may have replaced it, with or without a slash at its end. A link
 //! such as `style.css` leads beside the page or below it, depending on that slash. A link of a query alone (`?style.css`) leads
-//! to the page's own path, whatever it is. The script knows that path, and finds the modules and the API below it.
+//! to the page's own path, whatever it is. The script has that path, and finds the modules and the API below it.
 //!
 //! # Why does the page of the dashboard have no framework?
 //!

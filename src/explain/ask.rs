@@ -2,7 +2,7 @@
 //!
 //! # Why does an explanation ask the store?
 //!
-//! What was logged shows why a request was denied then, and not what the next one gets. So the states are read by a peek, on the
+//! A log shows why a request was denied then, and not what the next one gets. So the states are read by a peek, on the
 //! way of a decision: from Redis, in process, or from the fallback with its share. One test makes 400 random requests, and
 //! compares each with the explanation before it. Policies with different outage choices are asked separately. During an outage, a
 //! decision with an `OnOutage::Deny` policy is denied as a whole, and the other states would be unknown.

@@ -20,7 +20,7 @@
 //!
 //! A breaker around the whole store would give up all nodes of a cluster for the fault of one. A breaker that wraps the future of
 //! a decision adds a second future, with an allocation and a copy of the charges, on every request. So the node asks its guard
-//! `before` it asks the server, and calls `conclude` at the end of the one future that it makes anyway. The guard knows nothing
+//! `before` it asks the server, and calls `conclude` at the end of the one future that it makes anyway. The guard is independent
 //! of Redis: `ResilientStore` uses the same one.
 
 use std::sync::Arc;

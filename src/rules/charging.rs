@@ -7,8 +7,8 @@
 //! policy alone denies is charged to the candidate. A request that another policy denies is not, since the candidate would not
 //! have changed that.
 //!
-//! Shadow policies are simpler: each would only add denials, so they are charged for admitted requests. The store knows both,
-//! since only the store knows all charges of a decision. In a cluster a candidate is in the slot of its policy, and does not see
+//! Shadow policies are simpler: each would only add denials, so they are charged for admitted requests. The store gets both,
+//! since only the store has all charges of a decision. In a cluster a candidate is in the slot of its policy, and does not see
 //! a denial in another slot. Its charge is refunded then, unless its policy denies as well.
 
 use std::{error::Error, sync::atomic::Ordering};
