@@ -3,58 +3,49 @@
 use crate::{charge::MAX_CHARGES, limiter::MAX_POLICIES, rules::Rule};
 
 use super::{
-    fields::{self, Faults, Fields},
+    fields::{self, Fields, boolean, choice, whole},
     node::{Node, Place, Value},
-    registry::Registry,
-    requests::{AllOf, requests},
-    rule::{self, Context},
-    spec::{
-        AlgorithmName, DefaultsSpec, HeaderFamily, OnMissingKeyName, OneOrMany, OutageName,
-        RuleSetSpec,
-    },
+    reading::FileReading,
+    requests::{Several, requests},
+    rule,
+    spec::{DefaultsSpec, HeaderFamily, OneOrMany, RuleSetSpec},
 };
 
 /// Rules, and the requests that none of them counts.
 pub(super) struct Decoded {
     pub(super) spec: RuleSetSpec,
     pub(super) rules: Vec<Rule>,
-    pub(super) forbid: Vec<AllOf>,
-    pub(super) skip: Vec<AllOf>,
+    pub(super) forbid: Vec<Several>,
+    pub(super) skip: Vec<Several>,
 }
 
 /// Reads a whole file. `None` if there are faults.
-pub(super) fn rule_set(root: &Node, registry: &Registry, faults: &mut Faults) -> Option<Decoded> {
-    let mut file = Fields::of(root, "begin with `rules:`", faults)?;
-    let version = file.read("version", faults, read_version);
-    let defaults = file.read("defaults", faults, read_defaults);
-    let defaults = defaults.unwrap_or_default();
-    let headers = file.read("headers", faults, read_headers);
-    let list = |node: &Node, faults: &mut Faults| requests(node, registry, faults);
-    let forbid = file.read("forbid", faults, list);
-    let skip = file.read("skip", faults, list);
-    let nodes = file.require("rules", "add a list of rules", faults);
-    file.finish(faults);
-    let nodes = read_list(nodes?, faults)?;
-    let mut context = Context {
-        defaults: &defaults,
-        registry,
-        ids: Vec::new(),
-    };
+pub(super) fn rule_set(root: &Node, reading: &mut FileReading) -> Option<Decoded> {
+    let mut file = Fields::of(root, "begin with `rules:`", reading)?;
+    let version = file.read("version", read_version);
+    let defaults = file.read("defaults", read_defaults).unwrap_or_default();
+    file.reading.defaults = defaults.clone();
+    let headers = file.read("headers", read_headers);
+    let forbid = file.read("forbid", requests);
+    let skip = file.read("skip", requests);
+    let nodes = file.require("rules", "add a list of rules", read_list);
+    file.finish();
+    let nodes = nodes?;
     let mut read = Vec::new();
     for node in &nodes[..nodes.len().min(MAX_POLICIES)] {
-        let noted = faults.noted();
-        let rule = rule::read(node, &mut context, faults);
-        if rule.is_none() && faults.noted() == noted {
+        let noted = reading.noted();
+        let rule = rule::read(node, reading);
+        if rule.is_none() && reading.noted() == noted {
             // Never left out: that would be a limit that nobody enforces.
             let remedy = "compare it with docs/rules.md";
-            faults.add(node.place, "this rule cannot be read", remedy);
+            reading.add(node.place, "this rule cannot be read", remedy);
         }
         read.extend(rule);
-        faults.rule = None;
+        reading.rule = None;
     }
-    check_candidates(nodes, &context.ids, faults);
-    check_number(nodes, faults);
-    if faults.noted() > 0 {
+    check_candidates(nodes, reading);
+    check_number(nodes, reading);
+    if reading.noted() > 0 {
         return None;
     }
     let (specs, rules) = read.into_iter().unzip();
@@ -75,57 +66,53 @@ pub(super) fn rule_set(root: &Node, registry: &Registry, faults: &mut Faults) ->
     })
 }
 
-fn read_version(node: &Node, faults: &mut Faults) -> Option<u64> {
-    let version = fields::whole(node, faults)?;
+fn read_version(node: &Node, reading: &mut FileReading) -> Option<u64> {
+    let version = whole(node, reading)?;
     if version != 1 {
         let reason = format!("version {version}");
-        faults.add(node.place, reason, "write `version: 1`");
+        reading.add(node.place, reason, "write `version: 1`");
     }
     Some(version)
 }
 
-fn read_list<'a>(node: &'a Node, faults: &mut Faults) -> Option<&'a [Node]> {
+fn read_list<'n>(node: &'n Node, reading: &mut FileReading) -> Option<&'n [Node]> {
+    let remedy = "write `- id: ..` for each rule";
     match &node.value {
-        Value::List(nodes) if !nodes.is_empty() => return Some(nodes),
-        Value::List(_) => faults.add(node.place, "no rules", "write `- id: ..` for each rule"),
-        _ => faults.expect(node, "write `- id: ..` for each rule"),
+        Value::List(nodes) if !nodes.is_empty() => Some(nodes),
+        Value::List(_) => reading.fault(node.place, "no rules", remedy),
+        _ => reading.expect(node, remedy),
     }
-    None
 }
 
-fn read_defaults(node: &Node, faults: &mut Faults) -> Option<DefaultsSpec> {
-    let mut fields = Fields::of(node, "write a mapping", faults)?;
-    let missing = fields::choice(OnMissingKeyName::ALL);
+fn read_defaults(node: &Node, reading: &mut FileReading) -> Option<DefaultsSpec> {
+    let mut fields = Fields::of(node, "write a mapping", reading)?;
     let spec = DefaultsSpec {
-        algorithm: fields.read("algorithm", faults, fields::choice(AlgorithmName::ALL)),
-        outage: fields.read("outage", faults, fields::choice(OutageName::ALL)),
-        mode: fields.read("mode", faults, rule::mode),
-        on_missing_key: fields.read("on_missing_key", faults, missing),
-        count_denied: fields.read("count_denied", faults, fields::boolean),
+        algorithm: fields.read("algorithm", choice),
+        outage: fields.read("outage", choice),
+        mode: fields.read("mode", choice),
+        on_missing_key: fields.read("on_missing_key", choice),
+        count_denied: fields.read("count_denied", boolean),
     };
-    fields.finish(faults);
+    fields.finish();
     Some(spec)
 }
 
-fn read_headers(node: &Node, faults: &mut Faults) -> Option<OneOrMany<HeaderFamily>> {
+fn read_headers(node: &Node, reading: &mut FileReading) -> Option<OneOrMany<HeaderFamily>> {
     let (items, is_list) = fields::items(node);
     let mut read = Vec::new();
     for item in items {
-        let family = fields::choice(HeaderFamily::ALL)(item, faults);
+        let family = choice(item, reading);
         if family.is_some_and(|family| read.contains(&family)) {
-            faults.add(
-                item.place,
-                "a family that is there twice",
-                "keep one of them",
-            );
+            let reason = "a family that is there twice";
+            reading.add(item.place, reason, "keep one of them");
         } else if family == Some(HeaderFamily::None) && items.len() > 1 {
-            faults.add(item.place, "`none` beside other families", "leave it out");
+            reading.add(item.place, "`none` beside other families", "leave it out");
         }
         read.extend(family);
     }
     if items.is_empty() {
         let remedy = "write `none`, or leave the field out";
-        faults.add(node.place, "an empty list", remedy);
+        reading.add(node.place, "an empty list", remedy);
     }
     OneOrMany::of(read, is_list)
 }
@@ -133,26 +120,26 @@ fn read_headers(node: &Node, faults: &mut Faults) -> Option<OneOrMany<HeaderFami
 // === All rules together ===
 
 /// Notes candidates whose policies have the name of another rule.
-fn check_candidates(nodes: &[Node], ids: &[(String, Place)], faults: &mut Faults) {
+fn check_candidates(nodes: &[Node], reading: &mut FileReading) {
     for (node, place) in nodes.iter().take(MAX_POLICIES).filter_map(candidate_of) {
         let Some(Value::Text(id)) = node.field("id").map(|node| &node.value) else {
             continue;
         };
         let name = format!("{id}.candidate");
-        if let Some((_, other)) = ids.iter().find(|(other, _)| *other == name) {
-            faults.rule = Some(id.clone());
+        if let Some((_, other)) = reading.ids.iter().find(|(other, _)| *other == name) {
+            reading.rule = Some(id.clone());
             let reason = format!(
                 "the candidate is named {name:?}, as the rule in line {}",
                 other.line
             );
-            faults.add(place, reason, "give that rule another id");
-            faults.rule = None;
+            reading.add(place, reason, "give that rule another id");
+            reading.rule = None;
         }
     }
 }
 
 /// Notes the first rule that is one too many.
-fn check_number(nodes: &[Node], faults: &mut Faults) {
+fn check_number(nodes: &[Node], reading: &mut FileReading) {
     let (mut all, mut unconditional) = (0, 0);
     for node in nodes {
         let policies = 1 + usize::from(candidate_of(node).is_some());
@@ -163,7 +150,7 @@ fn check_number(nodes: &[Node], faults: &mut Faults) {
         if all > MAX_POLICIES {
             let reason = format!("more than {MAX_POLICIES} policies (a candidate is one too)");
             let remedy = "put some of the rules into another layer";
-            return faults.add(node.place, reason, remedy);
+            return reading.add(node.place, reason, remedy);
         }
         if unconditional > MAX_CHARGES {
             let reason = format!(
@@ -171,7 +158,7 @@ fn check_number(nodes: &[Node], faults: &mut Faults) {
             );
             let remedy =
                 "add a `path`, `method` or `host`, or put some of the rules into another layer";
-            return faults.add(node.place, reason, remedy);
+            return reading.add(node.place, reason, remedy);
         }
     }
 }

@@ -9,13 +9,13 @@ use toml::{
 
 use super::{
     fault::Fault,
-    fields::Faults,
     lines::Lines,
     node::{Entry, MAX_DEPTH, Node, Place, Value},
+    reading::FileReading,
 };
 
 /// Parses a text. `None` if its syntax has faults, which are noted: of a long text the first one.
-pub(super) fn parse(text: &str, faults: &mut Faults) -> Option<Node> {
+pub(super) fn parse(text: &str, reading: &mut FileReading) -> Option<Node> {
     let lines = Lines::of(text);
     let (table, errors) = if text.len() <= MAX_RECOVERED {
         DeTable::parse_recoverable(text)
@@ -29,7 +29,7 @@ pub(super) fn parse(text: &str, faults: &mut Faults) -> Option<Node> {
     for error in &errors {
         let start = error.span().map_or(0, |span| span.start);
         let message = error.message().replace('\n', ", ");
-        faults.add(lines.place(start), message, "correct the syntax");
+        reading.add(lines.place(start), message, "correct the syntax");
     }
     if !errors.is_empty() {
         return None;
@@ -38,7 +38,7 @@ pub(super) fn parse(text: &str, faults: &mut Faults) -> Option<Node> {
     match map(table.get_ref(), &lines, 0) {
         Ok(value) => Some(Node { place, value }),
         Err(fault) => {
-            faults.add(fault.place, fault.reason, fault.remedy);
+            reading.add(fault.place, fault.reason, fault.remedy);
             None
         }
     }

@@ -6,185 +6,153 @@ use crate::extract::{
     ApiKey, ClientIp, Cookie, Global, Header, HostHeader, KeyExtractor, PeerIp, QueryParam,
 };
 
+#[cfg(feature = "axum")]
+use crate::extract::{PathParam, Route};
+
 use super::{
-    fields::{self, Faults, Fields},
+    fields::{self, Fields, boolean, text, whole},
     node::{Node, Place, Value},
     proxies::{self, works},
-    registry::{DynExtractor, Registry},
+    reading::FileReading,
+    registry::DynExtractor,
     spec::{ApiKeySpec, ClientIpSpec, CookieSpec, KeySpec},
 };
 
 /// Reads a key, and makes its extractor. An extractor that cannot work is noted.
-pub(super) fn read(
-    node: &Node,
-    registry: &Registry,
-    faults: &mut Faults,
-) -> Option<(KeySpec, DynExtractor)> {
-    let read = match &node.value {
-        Value::Text(name) => read_name(name, node.place, faults),
-        Value::Map(entries) if entries.len() == 1 => read_with_setting(
-            &entries[0].name,
-            (entries[0].place, &entries[0].node),
-            registry,
-            faults,
-        ),
+pub(super) fn read(node: &Node, reading: &mut FileReading) -> Option<(KeySpec, DynExtractor)> {
+    let (spec, extractor) = match &node.value {
+        Value::Text(name) => read_name(name, node.place, reading),
+        Value::Map(entries) if entries.len() == 1 => {
+            let entry = &entries[0];
+            read_with_setting((&entry.name, entry.place), &entry.node, reading)
+        }
         Value::Map(_) => {
-            faults.add(
-                node.place,
-                "a key of several kinds",
-                "join them: `and: [..]` or `or_else: [..]`",
-            );
-            None
+            let remedy = "join them: `and: [..]` or `or_else: [..]`";
+            reading.fault(node.place, "a key of several kinds", remedy)
         }
-        _ => {
-            faults.expect(
-                node,
-                "write a key such as `peer_ip` or `{ header: x-user }`",
-            );
-            None
-        }
-    };
-    let (spec, extractor) = read?;
+        _ => reading.expect(
+            node,
+            "write a key such as `peer_ip` or `{ header: x-user }`",
+        ),
+    }?;
     if let Err(error) = extractor.validate() {
-        faults.refuse(node.place, &error);
+        reading.refuse(node.place, &error);
         return None;
     }
     Some((spec, extractor))
 }
 
 /// Reads a key without settings.
-fn read_name(name: &str, place: Place, faults: &mut Faults) -> Option<(KeySpec, DynExtractor)> {
+fn read_name(
+    name: &str,
+    place: Place,
+    reading: &mut FileReading,
+) -> Option<(KeySpec, DynExtractor)> {
     Some(match name {
         "global" => (KeySpec::Global, Arc::new(Global)),
         "host" => (KeySpec::Host, Arc::new(HostHeader)),
         "peer_ip" => (KeySpec::PeerIp, Arc::new(PeerIp)),
         #[cfg(feature = "axum")]
-        "route" => (KeySpec::Route, Arc::new(crate::extract::Route)),
+        "route" => (KeySpec::Route, Arc::new(Route)),
         #[cfg(feature = "axum")]
-        "route_or_unmatched" => (
-            KeySpec::RouteOrUnmatched,
-            Arc::new(crate::extract::Route.or_unmatched()),
-        ),
+        "route_or_unmatched" => (KeySpec::RouteOrUnmatched, Arc::new(Route.or_unmatched())),
         #[cfg(not(feature = "axum"))]
-        "route" | "route_or_unmatched" => return without_axum(name, place, faults),
+        "route" | "route_or_unmatched" => return without_axum(name, place, reading),
         name if WITH_SETTING.contains(&name) => {
-            let remedy = match name {
-                "and" | "or_else" => format!("write `{{ {name}: [..] }}`"),
-                _ => format!("write `{{ {name}: .. }}`"),
+            let setting = match name {
+                "and" | "or_else" => "[..]",
+                _ => "..",
             };
-            faults.add(place, format!("the key `{name}` needs a setting"), remedy);
-            return None;
+            let reason = format!("the key `{name}` needs a setting");
+            return reading.fault(place, reason, format!("write `{{ {name}: {setting} }}`"));
         }
-        name => {
-            let known = WITHOUT_SETTING.iter().chain(WITH_SETTING).copied();
-            let remedy = faults.one_of((name, place), known);
-            faults.add(place, format!("unknown key `{name}`"), remedy);
-            return None;
-        }
+        name => return unknown((name, place), [WITHOUT_SETTING, WITH_SETTING], reading),
     })
 }
 
 /// Reads a key with a setting.
 fn read_with_setting(
-    name: &str,
-    (place, node): (Place, &Node),
-    registry: &Registry,
-    faults: &mut Faults,
+    (name, place): (&str, Place),
+    node: &Node,
+    reading: &mut FileReading,
 ) -> Option<(KeySpec, DynExtractor)> {
     Some(match name {
-        "and" => {
-            let (specs, extractors) = read_several(node, registry, faults)?;
-            let and = |first: DynExtractor, second| Arc::new(first.and(second)) as DynExtractor;
-            (KeySpec::And(specs), extractors.into_iter().reduce(and)?)
-        }
+        "and" => read_several(node, KeySpec::And, |a, b| Arc::new(a.and(b)), reading)?,
         "or_else" => {
-            let (specs, extractors) = read_several(node, registry, faults)?;
-            let or_else =
-                |first: DynExtractor, second| Arc::new(first.or_else(second)) as DynExtractor;
-            (
-                KeySpec::OrElse(specs),
-                extractors.into_iter().reduce(or_else)?,
-            )
+            let or_else = |a: DynExtractor, b| -> DynExtractor { Arc::new(a.or_else(b)) };
+            read_several(node, KeySpec::OrElse, or_else, reading)?
         }
-        "api_key" => read_api_key(node, registry, faults)?,
-        "client_ip" => read_client_ip(node, faults)?,
-        "cookie" => read_cookie(node, registry, faults)?,
+        "api_key" => read_api_key(node, reading)?,
+        "client_ip" => read_client_ip(node, reading)?,
+        "cookie" => read_cookie(node, reading)?,
         "custom" => {
-            let name = fields::text(node, faults)?;
-            let found = registry.extractor(&name, node.place, faults)?;
+            let name = text(node, reading)?;
+            let named = (&*name, node.place);
+            let found = reading.registered(named, "extractor", |registry| &registry.extractors)?;
             (KeySpec::Custom(name), found)
         }
         "header" => {
-            let name = fields::text(node, faults)?;
+            let name = text(node, reading)?;
             (KeySpec::Header(name.clone()), Arc::new(Header::new(name)))
         }
         #[cfg(feature = "axum")]
         "path_param" => {
-            let name = fields::text(node, faults)?;
-            let extractor = crate::extract::PathParam::new(&name);
+            let name = text(node, reading)?;
+            let extractor = PathParam::new(&name);
             (KeySpec::PathParam(name), Arc::new(extractor))
         }
         #[cfg(not(feature = "axum"))]
-        "path_param" => return without_axum(name, place, faults),
+        "path_param" => return without_axum(name, place, reading),
         "query" => {
-            let name = fields::text(node, faults)?;
-            (
-                KeySpec::Query(name.clone()),
-                Arc::new(QueryParam::new(name)),
-            )
+            let name = text(node, reading)?;
+            let extractor = QueryParam::new(&name);
+            (KeySpec::Query(name), Arc::new(extractor))
         }
         name if WITHOUT_SETTING.contains(&name) => {
-            let remedy = format!("write `{name}` alone");
-            faults.add(place, format!("the key `{name}` has no setting"), remedy);
-            return None;
+            let reason = format!("the key `{name}` has no setting");
+            return reading.fault(place, reason, format!("write `{name}` alone"));
         }
-        name => {
-            let known = WITH_SETTING.iter().chain(WITHOUT_SETTING).copied();
-            let remedy = faults.one_of((name, place), known);
-            faults.add(place, format!("unknown key `{name}`"), remedy);
-            return None;
-        }
+        name => return unknown((name, place), [WITH_SETTING, WITHOUT_SETTING], reading),
     })
 }
 
+fn unknown<T>(
+    (name, place): (&str, Place),
+    known: [&[&'static str]; 2],
+    reading: &mut FileReading,
+) -> Option<T> {
+    let remedy = reading.one_of((name, place), known.into_iter().flatten().copied());
+    reading.fault(place, format!("unknown key `{name}`"), remedy)
+}
+
 #[cfg(not(feature = "axum"))]
-fn without_axum<T>(name: &str, place: Place, faults: &mut Faults) -> Option<T> {
+fn without_axum<T>(name: &str, place: Place, reading: &mut FileReading) -> Option<T> {
     let reason = format!("the key `{name}` needs routes of axum");
-    faults.add(
-        place,
-        reason,
-        "enable the feature `axum`, or use another key",
-    );
-    None
+    let remedy = "enable the feature `axum`, or use another key";
+    reading.fault(place, reason, remedy)
 }
 
 fn read_several(
     node: &Node,
-    registry: &Registry,
-    faults: &mut Faults,
-) -> Option<(Vec<KeySpec>, Vec<DynExtractor>)> {
-    let (items, _) = fields::items(node);
-    if items.len() < 2 {
+    spec: fn(Vec<KeySpec>) -> KeySpec,
+    join: fn(DynExtractor, DynExtractor) -> DynExtractor,
+    reading: &mut FileReading,
+) -> Option<(KeySpec, DynExtractor)> {
+    if fields::items(node).0.len() < 2 {
         let remedy = "write a list of two or more keys";
-        match node.value {
-            Value::List(_) => faults.add(node.place, "fewer than two keys", remedy),
-            _ => faults.expect(node, remedy),
-        }
-        return None;
+        return match node.value {
+            Value::List(_) => reading.fault(node.place, "fewer than two keys", remedy),
+            _ => reading.expect(node, remedy),
+        };
     }
-    let read: Vec<_> = items
-        .iter()
-        .map(|item| read(item, registry, faults))
-        .collect();
-    let read: Option<Vec<_>> = read.into_iter().collect();
-    let (specs, extractors): (Vec<_>, Vec<_>) = read?.into_iter().unzip();
+    let keys = fields::each(node, reading, read)?;
+    let (specs, extractors): (Vec<_>, Vec<_>) = keys.into_iter().unzip();
     if specs.iter().map(joined).sum::<usize>() > MAX_JOINED {
         let reason = format!("more than {MAX_JOINED} keys are joined");
         let remedy = "join fewer, or register an extractor by RuleSetReader::extractor()";
-        faults.add(node.place, reason, remedy);
-        return None;
+        return reading.fault(node.place, reason, remedy);
     }
-    Some((specs, extractors))
+    Some((spec(specs), extractors.into_iter().reduce(join)?))
 }
 
 /// Returns the number of keys that a key consists of.
@@ -195,88 +163,73 @@ fn joined(key: &KeySpec) -> usize {
     }
 }
 
-fn read_api_key(
-    node: &Node,
-    registry: &Registry,
-    faults: &mut Faults,
-) -> Option<(KeySpec, DynExtractor)> {
+fn read_api_key(node: &Node, reading: &mut FileReading) -> Option<(KeySpec, DynExtractor)> {
     let remedy = "write `bearer`, `{ header: name }` or `{ query: name }`";
     let (spec, extractor) = if node.value == Value::Text("bearer".to_owned()) {
         (ApiKeySpec::Bearer, ApiKey::bearer())
     } else {
-        let mut setting = Fields::of(node, remedy, faults)?;
-        let header = setting.get("header");
-        let query = setting.get("query");
-        setting.finish(faults);
+        let mut fields = Fields::of(node, remedy, reading)?;
+        let (header, query) = (fields.get("header"), fields.get("query"));
+        fields.finish();
         match (header, query) {
             (Some(name), None) => {
-                let name = fields::text(name, faults)?;
+                let name = text(name, reading)?;
                 let extractor = ApiKey::header(&name);
                 (ApiKeySpec::Header(name), extractor)
             }
             (None, Some(name)) => {
-                let name = fields::text(name, faults)?;
+                let name = text(name, reading)?;
                 let extractor = ApiKey::query(&name);
                 (ApiKeySpec::Query(name), extractor)
             }
             (Some(_), Some(_)) => {
                 let remedy = "join two keys by `or_else`";
-                faults.add(node.place, "an API key in two places", remedy);
-                return None;
+                return reading.fault(node.place, "an API key in two places", remedy);
             }
-            (None, None) => {
-                faults.add(node.place, "no place of the API key", remedy);
-                return None;
-            }
+            (None, None) => return reading.fault(node.place, "no place of the API key", remedy),
         }
     };
-    let extractor = match registry.hash_secret {
+    let extractor = match reading.registry.hash_secret {
         Some(secret) => extractor.hash_secret(secret),
         None => extractor,
     };
     Some((KeySpec::ApiKey(spec), Arc::new(extractor)))
 }
 
-fn read_client_ip(node: &Node, faults: &mut Faults) -> Option<(KeySpec, DynExtractor)> {
+fn read_client_ip(node: &Node, reading: &mut FileReading) -> Option<(KeySpec, DynExtractor)> {
     let remedy = "write `{ behind: [networks] }` or `{ hops: 1 }`";
-    let mut setting = Fields::of(node, remedy, faults)?;
-    let (proxies, client_ip) = proxies::read(&mut setting, "peer_ip", faults);
+    let mut fields = Fields::of(node, remedy, reading)?;
+    let (proxies, client_ip) = proxies::read(&mut fields, "peer_ip");
     let spec = ClientIpSpec {
         proxies,
-        ipv4_prefix: setting.read("ipv4_prefix", faults, fields::whole),
-        ipv6_prefix: setting.read("ipv6_prefix", faults, fields::whole),
+        ipv4_prefix: fields.read("ipv4_prefix", whole),
+        ipv6_prefix: fields.read("ipv6_prefix", whole),
     };
     // The other settings are checked also while the proxies have a fault.
-    let mut made = client_ip
-        .clone()
-        .unwrap_or_else(|| ClientIp::behind_hops(1));
-    if let Some(bits) = spec.ipv4_prefix {
-        let next = made
-            .clone()
-            .ipv4_prefix(u8::try_from(bits).unwrap_or(u8::MAX));
-        if works(&next, setting.place_of("ipv4_prefix"), faults) {
+    let proxies = client_ip.clone();
+    let mut made = proxies.unwrap_or_else(|| ClientIp::behind_hops(1));
+    for (name, bits) in [
+        ("ipv4_prefix", spec.ipv4_prefix),
+        ("ipv6_prefix", spec.ipv6_prefix),
+    ] {
+        let Some(bits) = bits else { continue };
+        let bits = u8::try_from(bits).unwrap_or(u8::MAX);
+        let next = match name {
+            "ipv4_prefix" => made.clone().ipv4_prefix(bits),
+            _ => made.clone().ipv6_prefix(bits),
+        };
+        if works(&next, name, &mut fields) {
             made = next;
         }
     }
-    if let Some(bits) = spec.ipv6_prefix {
-        let next = made
-            .clone()
-            .ipv6_prefix(u8::try_from(bits).unwrap_or(u8::MAX));
-        if works(&next, setting.place_of("ipv6_prefix"), faults) {
-            made = next;
-        }
-    }
-    setting.finish(faults);
+    fields.finish();
     client_ip?;
     Some((KeySpec::ClientIp(spec), Arc::new(made)))
 }
 
-fn read_cookie(
-    node: &Node,
-    registry: &Registry,
-    faults: &mut Faults,
-) -> Option<(KeySpec, DynExtractor)> {
-    let hashed = |name: &str| match registry.hash_secret {
+fn read_cookie(node: &Node, reading: &mut FileReading) -> Option<(KeySpec, DynExtractor)> {
+    let secret = reading.registry.hash_secret;
+    let hashed = |name: &str| match secret {
         Some(secret) => Cookie::new(name).hash_secret(secret),
         None => Cookie::new(name),
     };
@@ -285,12 +238,11 @@ fn read_cookie(
         return Some((KeySpec::Cookie(spec), Arc::new(hashed(name))));
     }
     let remedy = "write a name, or `{ name: .., plaintext: true }`";
-    let mut setting = Fields::of(node, remedy, faults)?;
-    let name = setting.require("name", "add the name of the cookie", faults);
-    let name = name.and_then(|node| fields::text(node, faults));
-    let plaintext = setting.read("plaintext", faults, fields::boolean);
-    setting.finish(faults);
-    let (name, plaintext) = (name?, plaintext.unwrap_or(false));
+    let mut fields = Fields::of(node, remedy, reading)?;
+    let name = fields.require("name", "add the name of the cookie", text);
+    let plaintext = fields.read("plaintext", boolean).unwrap_or(false);
+    fields.finish();
+    let name = name?;
     let cookie = match plaintext {
         true => Cookie::new(&name).plaintext(),
         false => hashed(&name),

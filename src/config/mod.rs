@@ -55,6 +55,7 @@ mod penalty;
 mod policy_steps;
 mod proxies;
 mod quota;
+mod reading;
 mod registry;
 #[cfg(feature = "reload")]
 pub mod reload;

@@ -5,70 +5,54 @@ use http::HeaderName;
 use crate::extract::{ClientIp, KeyExtractor, Networks};
 
 use super::{
-    fields::{self, Faults, Fields},
-    node::{Node, Place},
+    fields::{self, Fields, text, whole},
+    node::Node,
+    reading::FileReading,
     spec::{AddressHeaderSpec, OneOrMany, ProxiesSpec},
 };
 
 /// Reads the fields about proxies, and makes an extractor of the client's address behind them.
 ///
 /// `None` if they have a fault, which is noted. `direct` is the field to use without proxies.
-pub(super) fn read(
-    setting: &mut Fields<'_>,
-    direct: &str,
-    faults: &mut Faults,
-) -> (ProxiesSpec, Option<ClientIp>) {
-    let (behind, hops) = (setting.get("behind"), setting.get("hops"));
+pub(super) fn read(fields: &mut Fields<'_, '_>, direct: &str) -> (ProxiesSpec, Option<ClientIp>) {
     let spec = ProxiesSpec {
-        behind: setting.read("behind", faults, networks),
-        hops: setting.read("hops", faults, fields::whole),
-        header: setting
-            .read("header", faults, fields::text)
-            .map(AddressHeaderSpec),
+        behind: fields.read("behind", networks),
+        hops: fields.read("hops", whole),
+        header: fields.read("header", text).map(AddressHeaderSpec),
     };
-    let mut made = match (behind, hops) {
+    let place = fields.place;
+    let mut made = match (fields.get("behind"), fields.get("hops")) {
         (Some(_), Some(_)) => {
-            let remedy = "keep one of them";
-            faults.add(setting.place, "both `behind` and `hops`", remedy);
-            None
+            let reason = "both `behind` and `hops`";
+            fields.reading.fault(place, reason, "keep one of them")
         }
         (None, None) => {
             let remedy = format!(
                 "name their networks with `behind`, count them with `hops`, or use `{direct}`"
             );
-            faults.add(setting.place, "no proxies", remedy);
-            None
+            fields.reading.fault(place, "no proxies", remedy)
         }
-        (Some(node), None) => {
-            let made = spec
-                .behind
-                .as_ref()
-                .map(|networks| ClientIp::behind(networks.as_slice()));
-            made.filter(|made| works(made, node.place, faults))
+        (Some(_), None) => {
+            let behind = spec.behind.as_ref().map(OneOrMany::as_slice);
+            let made = behind.map(ClientIp::behind);
+            made.filter(|made| works(made, "behind", fields))
         }
-        (None, Some(node)) => {
-            let hops = spec
-                .hops
-                .map(|hops| usize::try_from(hops).unwrap_or(usize::MAX));
-            hops.map(ClientIp::behind_hops)
-                .filter(|made| works(made, node.place, faults))
+        (None, Some(_)) => {
+            let hops = spec.hops.map(|hops| hops.try_into().unwrap_or(usize::MAX));
+            let made = hops.map(ClientIp::behind_hops);
+            made.filter(|made| works(made, "hops", fields))
         }
     };
     if let Some(AddressHeaderSpec(name)) = &spec.header {
         // The header is checked also while the proxies have a fault.
         let proxies = made.clone().unwrap_or_else(|| ClientIp::behind_hops(1));
-        let with_header = with_header(proxies, name, setting.place_of("header"), faults);
+        let with_header = with_header(proxies, name, fields);
         made = made.and(with_header);
     }
     (spec, made)
 }
 
-fn with_header(
-    proxies: ClientIp,
-    name: &str,
-    place: Place,
-    faults: &mut Faults,
-) -> Option<ClientIp> {
+fn with_header(proxies: ClientIp, name: &str, fields: &mut Fields<'_, '_>) -> Option<ClientIp> {
     let next = match name.to_ascii_lowercase().as_str() {
         "forwarded" => proxies.forwarded(),
         "x-forwarded-for" => proxies.forwarded_for(),
@@ -76,32 +60,31 @@ fn with_header(
             Ok(name) => proxies.header(name),
             Err(_) => {
                 let reason = format!("{name:?} is not a header name");
-                faults.add(place, reason, "write it as `x-real-ip`");
+                fields.add("header", reason, "write it as `x-real-ip`");
                 return None;
             }
         },
     };
-    works(&next, place, faults).then_some(next)
+    works(&next, "header", fields).then_some(next)
 }
 
-/// Notes an extractor that cannot work.
-pub(super) fn works(extractor: &ClientIp, place: Place, faults: &mut Faults) -> bool {
+/// Notes at a field that an extractor cannot work.
+pub(super) fn works(extractor: &ClientIp, name: &'static str, fields: &mut Fields<'_, '_>) -> bool {
     let result = KeyExtractor::validate(extractor);
     if let Err(error) = &result {
-        faults.refuse(place, error);
+        fields.refuse(name, error);
     }
     result.is_ok()
 }
 
 /// Reads networks. Text that is not a network is noted.
-pub(super) fn networks(node: &Node, faults: &mut Faults) -> Option<OneOrMany<String>> {
-    let read = fields::texts(node, faults)?;
-    let mut all_work = true;
+pub(super) fn networks(node: &Node, reading: &mut FileReading) -> Option<OneOrMany<String>> {
+    let read = fields::texts(node, reading)?;
+    let noted = reading.noted();
     for (text, item) in read.as_slice().iter().zip(fields::items(node).0) {
         if let Err(error) = Networks::new([text]) {
-            faults.refuse(item.place, &error);
-            all_work = false;
+            reading.refuse(item.place, &error);
         }
     }
-    all_work.then_some(read)
+    (reading.noted() == noted).then_some(read)
 }

@@ -5,8 +5,9 @@ use std::time::Duration;
 use crate::algorithm::Quota;
 
 use super::{
-    fields::{self, Faults, Fields},
+    fields::{Fields, whole},
     node::{Node, Value},
+    reading::FileReading,
     spec::{LimitSettingsSpec, LimitSpec, QuotaSpec},
     units,
 };
@@ -24,30 +25,29 @@ pub(super) enum LimitUnit {
 
 /// Reads `limit`, `window` and `burst`. The quota is without the burst.
 pub(super) fn settings(
-    fields: &mut Fields<'_>,
+    fields: &mut Fields<'_, '_>,
     limit_unit: LimitUnit,
-    faults: &mut Faults,
 ) -> Option<(LimitSettingsSpec, Quota)> {
-    let window_node = fields.get("window");
-    let window = window_node.and_then(|node| duration(node, faults));
-    let burst = fields.read("burst", faults, fields::whole);
-    let node = fields.require("limit", "add a rate, such as `limit: 100/min`", faults)?;
-    let (limit, quota) = limit(node, (window_node.is_some(), window), limit_unit, faults)?;
-    if let Some(node) = window_node {
-        let (reason, remedy) = match &limit {
-            LimitSpec::Count(_) if limit_unit == LimitUnit::InFlight => (
-                "requests in flight have no window",
-                "leave it out, or choose another `algorithm`",
-            ),
-            LimitSpec::Count(_) => ("", ""),
-            LimitSpec::Rate(_) => (
-                "`window` beside a rate",
-                "leave it out, or write a count as `limit`",
-            ),
-        };
-        if !reason.is_empty() {
-            faults.add(node.place, reason, remedy);
-        }
+    let window = fields.read("window", duration);
+    let has_window = fields.get("window").is_some();
+    let burst = fields.read("burst", whole);
+    let remedy = "add a rate, such as `limit: 100/min`";
+    let (limit, quota) = fields.require("limit", remedy, |node, reading| {
+        limit(node, (has_window, window), limit_unit, reading)
+    })?;
+    let fault = match &limit {
+        LimitSpec::Count(_) if limit_unit == LimitUnit::InFlight => Some((
+            "requests in flight have no window",
+            "leave it out, or choose another `algorithm`",
+        )),
+        LimitSpec::Count(_) => None,
+        LimitSpec::Rate(_) => Some((
+            "`window` beside a rate",
+            "leave it out, or write a count as `limit`",
+        )),
+    };
+    if let Some((reason, remedy)) = fault.filter(|_| has_window) {
+        fields.add("window", reason, remedy);
     }
     let window = window.map(units::write_duration);
     let spec = LimitSettingsSpec {
@@ -62,15 +62,15 @@ pub(super) fn settings(
 pub(super) fn quota(
     node: &Node,
     limit_unit: LimitUnit,
-    faults: &mut Faults,
+    reading: &mut FileReading,
 ) -> Option<(QuotaSpec, Quota)> {
     if !matches!(node.value, Value::Map(_)) {
-        let (limit, quota) = limit(node, (false, None), limit_unit, faults)?;
+        let (limit, quota) = limit(node, (false, None), limit_unit, reading)?;
         return Some((QuotaSpec::Limit(limit), quota));
     }
-    let mut fields = Fields::of(node, "write a rate", faults)?;
-    let read = settings(&mut fields, limit_unit, faults);
-    fields.finish(faults);
+    let mut fields = Fields::of(node, "write a rate", reading)?;
+    let read = settings(&mut fields, limit_unit);
+    fields.finish();
     let (spec, quota) = read?;
     let quota = spec.burst.map_or(quota, |units| quota.burst(units));
     Some((QuotaSpec::With(spec), quota))
@@ -80,54 +80,43 @@ fn limit(
     node: &Node,
     (has_window, window): (bool, Option<Duration>),
     limit_unit: LimitUnit,
-    faults: &mut Faults,
+    reading: &mut FileReading,
 ) -> Option<(LimitSpec, Quota)> {
     match &node.value {
         Value::Text(text) => match units::rate(text) {
             Ok(_) if limit_unit == LimitUnit::InFlight => {
                 let remedy = "write how many may be in flight at once, such as `10`";
-                faults.add(node.place, "a rate of requests in flight", remedy);
-                None
+                reading.fault(node.place, "a rate of requests in flight", remedy)
             }
             Ok((count, period)) => Some((LimitSpec::Rate(text.clone()), Quota::new(count, period))),
-            Err(remedy) => {
-                faults.add(node.place, format!("{text:?} is not a rate"), remedy);
-                None
-            }
+            Err(remedy) => reading.fault(node.place, format!("{text:?} is not a rate"), remedy),
         },
         Value::Integer(_) => {
-            let count = fields::whole(node, faults)?;
+            let count = whole(node, reading)?;
             if limit_unit == LimitUnit::InFlight {
                 return Some((LimitSpec::Count(count), Quota::in_flight(count)));
             }
             if !has_window && limit_unit == LimitUnit::PerPeriod {
                 let remedy = "write a rate such as `100/min`, or add `window`";
-                faults.add(node.place, "a count without a period", remedy);
+                reading.add(node.place, "a count without a period", remedy);
             }
             // A window that could not be read was noted.
             Some((LimitSpec::Count(count), Quota::new(count, window?)))
         }
-        _ => {
-            let remedy = "write a rate such as `100/min`, or a count beside `window`";
-            faults.expect(node, remedy);
-            None
-        }
+        _ => reading.expect(
+            node,
+            "write a rate such as `100/min`, or a count beside `window`",
+        ),
     }
 }
 
-pub(super) fn duration(node: &Node, faults: &mut Faults) -> Option<Duration> {
+pub(super) fn duration(node: &Node, reading: &mut FileReading) -> Option<Duration> {
     let Value::Text(text) = &node.value else {
-        faults.expect(
-            node,
-            "write a duration such as `30s`, `1m30s`, `500ms`, `2h` or `1d`",
-        );
-        return None;
+        return reading.expect(node, units::AS_DURATION);
     };
-    match units::duration(text) {
-        Ok(duration) => Some(duration),
-        Err(remedy) => {
-            faults.add(node.place, format!("{text:?} is not a duration"), remedy);
-            None
-        }
-    }
+    let read = units::duration(text);
+    read.map_or_else(
+        |remedy| reading.fault(node.place, format!("{text:?} is not a duration"), remedy),
+        Some,
+    )
 }

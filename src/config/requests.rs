@@ -14,200 +14,184 @@ use crate::{
 };
 
 use super::{
-    fields::{self, Faults, Fields},
+    fields::{self, Fields, boolean, text, texts},
     node::Node,
-    proxies,
-    registry::Registry,
+    proxies::{self, networks},
+    reading::FileReading,
+    registry::DynMatcher,
     spec::{ClientNetworksSpec, OneOrMany, RequestSpec},
 };
 
-/// A matcher of any type.
-pub(super) type DynMatcher = Arc<dyn Matcher>;
+/// Matches requests that all of several matchers match, or one of them.
+#[derive(Clone)]
+pub(super) struct Several {
+    matchers: Vec<DynMatcher>,
+    is_all: bool,
+}
 
-/// Matches requests that all of several matchers match.
-#[derive(Clone, Default)]
-pub(super) struct AllOf(Vec<DynMatcher>);
-
-impl Matcher for AllOf {
-    fn matches(&self, head: &RequestHead<'_>) -> Match {
-        let mut least = Match::Exact;
-        for matcher in &self.0 {
-            match matcher.matches(head) {
-                Match::Miss => return Match::Miss,
-                Match::Possible => least = Match::Possible,
-                Match::Exact => {}
-            }
+impl Several {
+    pub(super) fn all_of(matchers: Vec<DynMatcher>) -> Self {
+        Self {
+            matchers,
+            is_all: true,
         }
-        least
-    }
-
-    fn validate(&self) -> Result<(), Error> {
-        self.0.iter().try_for_each(Matcher::validate)
-    }
-
-    fn diagnose(&self, parts: &Parts) -> Option<Code> {
-        self.0.iter().find_map(|matcher| matcher.diagnose(parts))
     }
 }
 
-/// Matches requests that one of several matchers matches.
-struct AnyOf(Vec<DynMatcher>);
-
-impl Matcher for AnyOf {
+impl Matcher for Several {
     fn matches(&self, head: &RequestHead<'_>) -> Match {
-        let mut most = Match::Miss;
-        for matcher in &self.0 {
-            match matcher.matches(head) {
-                Match::Exact => return Match::Exact,
-                Match::Possible => most = Match::Possible,
-                Match::Miss => {}
+        // The result before any matcher was asked, and the one after which no other changes it.
+        let (mut result, last) = match self.is_all {
+            true => (Match::Exact, Match::Miss),
+            false => (Match::Miss, Match::Exact),
+        };
+        for matcher in &self.matchers {
+            let next = matcher.matches(head);
+            result = match self.is_all {
+                true => result.min(next),
+                false => result.max(next),
+            };
+            if result == last {
+                break;
             }
         }
-        most
+        result
     }
 
     fn validate(&self) -> Result<(), Error> {
-        self.0.iter().try_for_each(Matcher::validate)
+        self.matchers.iter().try_for_each(Matcher::validate)
     }
 
     fn diagnose(&self, parts: &Parts) -> Option<Code> {
-        self.0.iter().find_map(|matcher| matcher.diagnose(parts))
+        let mut matchers = self.matchers.iter();
+        matchers.find_map(|matcher| matcher.diagnose(parts))
     }
 }
 
-/// Returns the matchers of `path`, `method` and `host`. Those that cannot work are noted.
+/// Reads `path`, `method` and `host`, and makes their matchers. Those that cannot work are noted.
 pub(super) fn conditions(
-    fields: &mut Fields<'_>,
-    [path, method, host]: [&Option<OneOrMany<String>>; 3],
-    faults: &mut Faults,
-) -> Vec<DynMatcher> {
+    fields: &mut Fields<'_, '_>,
+) -> ([Option<OneOrMany<String>>; 3], Vec<DynMatcher>) {
+    let written = ["path", "method", "host"].map(|name| fields.read(name, texts));
+    let [path, method, host] = &written;
     let mut matchers: Vec<DynMatcher> = Vec::new();
     if let (Some(paths), Some(node)) = (path, fields.get("path")) {
         let pattern = |path: &String| -> DynMatcher { Arc::new(PathPattern::new(path)) };
-        let patterns = paths.as_slice().iter().map(pattern);
-        matchers.extend(any_of(node, patterns, faults));
+        matchers.extend(any_of(node, paths, pattern, fields.reading));
     }
     if let (Some(names), Some(node)) = (method, fields.get("method")) {
         let methods = names.as_slice().iter().zip(fields::items(node).0);
-        let methods = methods.filter_map(|(name, item)| read_method(name, item, faults));
+        let methods = methods.filter_map(|(name, item)| read_method(name, item, fields.reading));
         let methods: Vec<Method> = methods.collect();
         matchers.push(Arc::new(Methods::new(methods)));
     }
     if let (Some(hosts), Some(node)) = (host, fields.get("host")) {
         let pattern = |host: &String| -> DynMatcher { Arc::new(HostPattern::new(host)) };
-        let patterns = hosts.as_slice().iter().map(pattern);
-        matchers.extend(any_of(node, patterns, faults));
+        matchers.extend(any_of(node, hosts, pattern, fields.reading));
     }
-    matchers
+    (written, matchers)
 }
 
-fn read_method(name: &str, item: &Node, faults: &mut Faults) -> Option<Method> {
-    let method = Method::from_bytes(name.as_bytes());
-    let method = method
-        .ok()
-        .filter(|_| !name.chars().any(char::is_lowercase));
-    if method.is_none() {
+fn read_method(name: &str, item: &Node, reading: &mut FileReading) -> Option<Method> {
+    let method = Method::from_bytes(name.as_bytes()).ok();
+    let method = method.filter(|_| !name.chars().any(char::is_lowercase));
+    method.or_else(|| {
         let upper = name.to_uppercase();
         let remedy = match Method::from_bytes(upper.as_bytes()) {
             Ok(_) => format!("write `{upper}`"),
             Err(_) => "write one such as `GET` or `POST`".to_owned(),
         };
-        faults.add(item.place, format!("{name:?} is not a method"), remedy);
-    }
-    method
+        reading.fault(item.place, format!("{name:?} is not a method"), remedy)
+    })
 }
 
-/// Joins matchers, and notes those that cannot work. `None` if none is left.
+/// Joins the matchers of texts, and notes those that cannot work. `None` if none is left.
 fn any_of(
     node: &Node,
-    matchers: impl Iterator<Item = DynMatcher>,
-    faults: &mut Faults,
+    texts: &OneOrMany<String>,
+    matcher: impl Fn(&String) -> DynMatcher,
+    reading: &mut FileReading,
 ) -> Option<DynMatcher> {
-    let mut all = Vec::new();
-    for (matcher, item) in matchers.zip(fields::items(node).0) {
+    let mut matchers = Vec::new();
+    for (text, item) in texts.as_slice().iter().zip(fields::items(node).0) {
+        let matcher = matcher(text);
         match matcher.validate() {
-            Ok(()) => all.push(matcher),
-            Err(error) => faults.refuse(item.place, &error),
+            Ok(()) => matchers.push(matcher),
+            Err(error) => reading.refuse(item.place, &error),
         }
     }
-    match <[DynMatcher; 1]>::try_from(all) {
-        Ok([one]) => Some(one),
-        Err(several) if several.is_empty() => None,
-        Err(several) => Some(Arc::new(AnyOf(several))),
+    match matchers.len() {
+        0 | 1 => matchers.pop(),
+        _ => Some(Arc::new(Several {
+            matchers,
+            is_all: false,
+        })),
     }
 }
 
 /// Reads requests: a mapping, or a list of them.
 pub(super) fn requests(
     node: &Node,
-    registry: &Registry,
-    faults: &mut Faults,
-) -> Option<(Vec<RequestSpec>, Vec<AllOf>)> {
-    let read = fields::items(node)
-        .0
-        .iter()
-        .map(|item| request(item, registry, faults));
-    let read: Vec<_> = read.collect();
-    let read: Option<Vec<_>> = read.into_iter().collect();
-    Some(read?.into_iter().unzip())
+    reading: &mut FileReading,
+) -> Option<(Vec<RequestSpec>, Vec<Several>)> {
+    let read = fields::each(node, reading, request)?;
+    Some(read.into_iter().unzip())
 }
 
-pub(super) fn request(
-    node: &Node,
-    registry: &Registry,
-    faults: &mut Faults,
-) -> Option<(RequestSpec, AllOf)> {
-    let noted = faults.noted();
+pub(super) fn request(node: &Node, reading: &mut FileReading) -> Option<(RequestSpec, Several)> {
+    let noted = reading.noted();
     let remedy = "write `{ path: .. }`, `{ method: .. }` or `{ peer: .. }`";
-    let mut fields = Fields::of(node, remedy, faults)?;
+    let mut fields = Fields::of(node, remedy, reading)?;
+    let ([path, method, host], mut all) = conditions(&mut fields);
     let mut spec = RequestSpec {
-        path: fields.read("path", faults, fields::texts),
-        method: fields.read("method", faults, fields::texts),
-        host: fields.read("host", faults, fields::texts),
-        peer: fields.read("peer", faults, proxies::networks),
+        path,
+        method,
+        host,
+        peer: fields.read("peer", networks),
         client_ip: None,
-        preflight: fields.read("preflight", faults, fields::boolean),
-        custom: fields.read("custom", faults, fields::text),
+        preflight: fields.read("preflight", boolean),
+        custom: fields.read("custom", text),
     };
-    let plain = [&spec.path, &spec.method, &spec.host];
-    let mut all = conditions(&mut fields, plain, faults);
     if let Some(networks) = &spec.peer {
         all.push(Arc::new(AddressList::new(PeerIp, networks.as_slice())));
     }
-    if let Some((client_ip, list)) = fields.read("client_ip", faults, client_networks) {
+    if let Some((client_ip, list)) = fields.read("client_ip", client_networks) {
         spec.client_ip = Some(client_ip);
         all.push(list);
     }
-    let custom = fields.get("custom").zip(spec.custom.as_ref());
-    let custom = custom.map(|(node, name)| registry.matcher(name, node.place, faults));
-    fields.finish(faults);
-    all.extend(custom.flatten());
+    let custom = spec.custom.as_ref().and_then(|name| {
+        let place = fields.place_of("custom");
+        let reading = &mut *fields.reading;
+        reading.registered((name, place), "matcher", |registry| &registry.matchers)
+    });
+    fields.finish();
+    all.extend(custom);
     match spec.preflight {
         Some(true) => all.push(Arc::new(Preflight)),
         Some(false) => all.push(Arc::new(Preflight.not())),
         None => {}
     }
-    if faults.noted() > noted {
+    if reading.noted() > noted {
         return None;
     }
     if all.is_empty() {
         let remedy = "write `path`, `method`, `host`, `peer`, `client_ip`, `preflight` or `custom`";
-        faults.add(node.place, "no condition", remedy);
-        return None;
+        return reading.fault(node.place, "no condition", remedy);
     }
-    Some((spec, AllOf(all)))
+    Some((spec, Several::all_of(all)))
 }
 
 /// Reads the networks of clients behind proxies.
-fn client_networks(node: &Node, faults: &mut Faults) -> Option<(ClientNetworksSpec, DynMatcher)> {
+fn client_networks(
+    node: &Node,
+    reading: &mut FileReading,
+) -> Option<(ClientNetworksSpec, DynMatcher)> {
     let remedy = "write `{ behind: [networks of proxies], networks: [networks of clients] }`";
-    let mut setting = Fields::of(node, remedy, faults)?;
-    let (proxies, client_ip) = proxies::read(&mut setting, "peer", faults);
-    let networks = setting.require("networks", "add those of the clients", faults);
-    let networks = networks.and_then(|node| proxies::networks(node, faults));
-    setting.finish(faults);
+    let mut fields = Fields::of(node, remedy, reading)?;
+    let (proxies, client_ip) = proxies::read(&mut fields, "peer");
+    let networks = fields.require("networks", "add those of the clients", networks);
+    fields.finish();
     let (client_ip, networks) = (client_ip?, networks?);
     let list = AddressList::new(client_ip, networks.as_slice());
-    let spec = ClientNetworksSpec { proxies, networks };
-    Some((spec, Arc::new(list)))
+    Some((ClientNetworksSpec { proxies, networks }, Arc::new(list)))
 }

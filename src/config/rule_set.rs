@@ -24,14 +24,13 @@ use crate::{
 };
 
 use super::{
-    decode,
+    decode::{self, Decoded},
     fault::{Fault, RuleSetError},
-    fields::Faults,
     from_json, from_toml, from_yaml,
     lines::Lines,
     node::Place,
+    reading::FileReading,
     registry::Registry,
-    requests::AllOf,
     size::{self, MAX_BYTES},
     spec::{HeaderFamily, RuleSetSpec},
 };
@@ -90,14 +89,7 @@ impl Format {
 /// Two sets are equal if the same is written in them, in whatever format.
 #[derive(Clone)]
 pub struct RuleSet {
-    data: Arc<Data>,
-}
-
-struct Data {
-    spec: RuleSetSpec,
-    rules: Vec<Rule>,
-    forbid: Vec<AllOf>,
-    skip: Vec<AllOf>,
+    data: Arc<Decoded>,
 }
 
 impl RuleSet {
@@ -203,7 +195,7 @@ fn headers(families: &[HeaderFamily]) -> Headers {
 #[derive(Clone, Default)]
 #[must_use = "a reader does nothing until it reads"]
 pub struct RuleSetReader {
-    registry: Registry,
+    registry: Arc<Registry>,
 }
 
 impl RuleSetReader {
@@ -212,23 +204,21 @@ impl RuleSetReader {
     /// Default: tollgate's constant, which is enough for keys that cannot be guessed. No field of a file contains it: read it
     /// from where the application keeps its secrets.
     pub fn hash_secret(mut self, secret: HashSecret) -> Self {
-        self.registry.hash_secret = Some(secret);
+        self.registry().hash_secret = Some(secret);
         self
     }
 
     /// Registers an extractor for `key: { custom: name }`.
     pub fn extractor(mut self, name: impl Into<String>, extractor: impl KeyExtractor) -> Self {
-        self.registry
-            .extractors
-            .insert(name.into(), Arc::new(extractor));
+        let extractors = &mut self.registry().extractors;
+        extractors.insert(name.into(), Arc::new(extractor));
         self
     }
 
     /// Registers a matcher for `{ custom: name }` in the conditions of requests.
     pub fn matcher(mut self, name: impl Into<String>, matcher: impl Matcher) -> Self {
-        self.registry
-            .matchers
-            .insert(name.into(), Arc::new(matcher));
+        let matchers = &mut self.registry().matchers;
+        matchers.insert(name.into(), Arc::new(matcher));
         self
     }
 
@@ -240,8 +230,13 @@ impl RuleSetReader {
         name: impl Into<String>,
         tier: impl Fn(&Parts, &Key) -> Option<String> + Send + Sync + 'static,
     ) -> Self {
-        self.registry.tier_names.insert(name.into(), Arc::new(tier));
+        let tier_names = &mut self.registry().tier_names;
+        tier_names.insert(name.into(), Arc::new(tier));
         self
+    }
+
+    fn registry(&mut self) -> &mut Registry {
+        Arc::make_mut(&mut self.registry)
     }
 
     /// Reads a file. The extension of its name is its [`Format`].
@@ -296,23 +291,18 @@ impl RuleSetReader {
         let of_text = |fault| RuleSetError::of(name, fault);
         size::check(text.as_bytes(), format.separators()).map_err(of_text)?;
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-        let mut faults = Faults::new();
+        let mut reading = FileReading::new(&self.registry);
         let root = match format {
-            Format::Toml => from_toml::parse(text, &mut faults),
+            Format::Toml => from_toml::parse(text, &mut reading),
             Format::Json => from_json::parse(text).map(Some).map_err(of_text)?,
             Format::Yaml => from_yaml::parse(text).map(Some).map_err(of_text)?,
         };
-        let decoded = root.and_then(|root| decode::rule_set(&root, &self.registry, &mut faults));
+        let decoded = root.and_then(|root| decode::rule_set(&root, &mut reading));
         match decoded {
-            Some(decoded) if faults.noted() == 0 => Ok(RuleSet {
-                data: Arc::new(Data {
-                    spec: decoded.spec,
-                    rules: decoded.rules,
-                    forbid: decoded.forbid,
-                    skip: decoded.skip,
-                }),
+            Some(decoded) if reading.noted() == 0 => Ok(RuleSet {
+                data: Arc::new(decoded),
             }),
-            _ => Err(faults.into_error(name)),
+            _ => Err(reading.into_error(name)),
         }
     }
 }

@@ -12,53 +12,64 @@ use crate::{
     rules::{OnMissingKey, RuleMode},
 };
 
-/// A whole rule file.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
-#[schemars(deny_unknown_fields)]
-#[non_exhaustive]
-pub struct RuleSetSpec {
-    /// Version of the format: 1. Default: 1.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub version: Option<u64>,
-    /// Settings of all rules that do not have their own.
-    #[serde(skip_serializing_if = "DefaultsSpec::is_empty")]
-    #[schemars(default)]
-    pub defaults: DefaultsSpec,
-    /// Families of response headers. Default: `legacy`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub headers: Option<OneOrMany<HeaderFamily>>,
-    /// Requests that get 403 and are not charged.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schemars(default, with = "OneOrMany<RequestSpec>")]
-    pub forbid: Vec<RequestSpec>,
-    /// Requests that are not limited.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schemars(default, with = "OneOrMany<RequestSpec>")]
-    pub skip: Vec<RequestSpec>,
-    /// The rules. A request is decided by all that match it, together.
-    pub rules: Vec<RuleSpec>,
+/// Mappings of a file: `field: type` must be there, and `field?: type` may be absent.
+macro_rules! mappings {
+    ($($(#[$about:meta])* pub struct $name:ident {
+        $($(#[$doc:meta])* $field:ident $(?: $optional:ty)? $(: $required:ty)?,)*
+    })*) => {$(
+        $(#[$about])*
+        #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+        #[schemars(deny_unknown_fields)]
+        #[non_exhaustive]
+        pub struct $name {$(
+            $(#[$doc])*
+            $(
+                #[serde(skip_serializing_if = "Option::is_none")]
+                pub $field: Option<$optional>,
+            )?
+            $(pub $field: $required,)?
+        )*}
+    )*};
 }
 
-/// Settings of all rules that do not have their own.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
-#[schemars(deny_unknown_fields)]
-#[non_exhaustive]
-pub struct DefaultsSpec {
-    /// Algorithm. Default: `token_bucket`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub algorithm: Option<AlgorithmName>,
-    /// Choice while Redis is unavailable. Default: `local`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub outage: Option<OutageName>,
-    /// Mode. Default: `enforce`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub mode: Option<ModeName>,
-    /// Choice for requests without a key. Default: that of the extractor.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub on_missing_key: Option<OnMissingKeyName>,
-    /// Whether denied requests consume quota as well. Default: false.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub count_denied: Option<bool>,
+mappings! {
+    /// A whole rule file.
+    #[derive(Default)]
+    pub struct RuleSetSpec {
+        /// Version of the format: 1. Default: 1.
+        version?: u64,
+        /// Settings of all rules that do not have their own.
+        #[serde(skip_serializing_if = "DefaultsSpec::is_empty")]
+        #[schemars(default)]
+        defaults: DefaultsSpec,
+        /// Families of response headers. Default: `legacy`.
+        headers?: OneOrMany<HeaderFamily>,
+        /// Requests that get 403 and are not charged.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        #[schemars(default, with = "OneOrMany<RequestSpec>")]
+        forbid: Vec<RequestSpec>,
+        /// Requests that are not limited.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        #[schemars(default, with = "OneOrMany<RequestSpec>")]
+        skip: Vec<RequestSpec>,
+        /// The rules. A request is decided by all that match it, together.
+        rules: Vec<RuleSpec>,
+    }
+
+    /// Settings of all rules that do not have their own.
+    #[derive(Default)]
+    pub struct DefaultsSpec {
+        /// Algorithm. Default: `token_bucket`.
+        algorithm?: AlgorithmName,
+        /// Choice while Redis is unavailable. Default: `local`.
+        outage?: OutageName,
+        /// Mode. Default: `enforce`.
+        mode?: ModeName,
+        /// Choice for requests without a key. Default: that of the extractor.
+        on_missing_key?: OnMissingKeyName,
+        /// Whether denied requests consume quota as well. Default: false.
+        count_denied?: bool,
+    }
 }
 
 impl DefaultsSpec {
@@ -67,93 +78,72 @@ impl DefaultsSpec {
     }
 }
 
-/// One rule: a policy, the requests that it counts, and their key.
-#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
-#[schemars(deny_unknown_fields)]
-#[non_exhaustive]
-pub struct RuleSpec {
-    /// Name of the policy: 1 to 39 of `A-Z a-z 0-9 . _ -`, at most 29 with a candidate.
-    pub id: String,
-    /// The caller that a request is counted for.
-    pub key: KeySpec,
-    /// Paths, such as `/users/{id}` or `/static/*`. Default: all.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub path: Option<OneOrMany<String>>,
-    /// Methods, such as `POST`. Default: all.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub method: Option<OneOrMany<String>>,
-    /// Hosts, such as `api.example.com` or `*.example.com`. Default: all.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub host: Option<OneOrMany<String>>,
-    /// Requests that the rule does not count.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub unless: Option<OneOrMany<RequestSpec>>,
-    /// A rate such as `100/min`, or a count whose period is `window`. For `concurrency` the requests in flight.
-    pub limit: LimitSpec,
-    /// Period of a `limit` that is a count, such as `1m30s`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub window: Option<String>,
-    /// Units that an idle key can take at once. Default: the count for a token bucket, 1 for a leaky bucket and queue.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub burst: Option<u64>,
-    /// Algorithm. Default: that of `defaults`, else `token_bucket`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub algorithm: Option<AlgorithmName>,
-    /// Start of a fixed window. Default: `clock`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub window_start: Option<WindowStartName>,
-    /// Length of a leaky queue, in units.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub queue: Option<u64>,
-    /// The longest wait in a leaky queue, such as `2s`: shorter than the time after which clients give up.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub max_wait: Option<String>,
-    /// Time after which the slots of a crashed process are free again (`concurrency`). Default: `30s`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub lease: Option<String>,
-    /// Units of a request. Default: 1.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cost: Option<u64>,
-    /// Units of some requests, by the first entry that matches.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schemars(default, with = "OneOrMany<CostSpec>")]
-    pub costs: Vec<CostSpec>,
-    /// Unit of the quota, such as `tokens`. Default: requests.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub unit: Option<String>,
-    /// Whether denied requests consume quota as well. Default: false.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub count_denied: Option<bool>,
-    /// When a key is banned that is denied again and again. Default: never.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub penalty: Option<PenaltySpec>,
-    /// Choice for requests without a key. Default: that of the extractor.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub on_missing_key: Option<OnMissingKeyName>,
-    /// Other quotas for some callers, by name.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    #[schemars(default)]
-    pub tiers: BTreeMap<String, QuotaSpec>,
-    /// Header that holds the name of the caller's tier, or `{ custom: name }` for a function registered in code.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub tier_from: Option<TierSourceSpec>,
-    /// Quotas of single keys.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schemars(default, with = "OneOrMany<OverrideSpec>")]
-    pub overrides: Vec<OverrideSpec>,
-    /// `off`, `shadow` or `enforce`. Default: `enforce`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub mode: Option<ModeName>,
-    /// Percentage of keys for which the rule denies requests, 0 to 100, such as `30` or `30%`. Default: 100.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<Percentage>")]
-    pub rollout: Option<f64>,
-    /// A quota that is tried beside the rule's own.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub candidate: Option<QuotaSpec>,
-    /// Choice while Redis is unavailable. Default: `local`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub outage: Option<OutageName>,
+mappings! {
+    /// One rule: a policy, the requests that it counts, and their key.
+    #[derive(Default)]
+    pub struct RuleSpec {
+        /// Name of the policy: 1 to 39 of `A-Z a-z 0-9 . _ -`, at most 29 with a candidate.
+        id: String,
+        /// The caller that a request is counted for.
+        key: KeySpec,
+        /// Paths, such as `/users/{id}` or `/static/*`. Default: all.
+        path?: OneOrMany<String>,
+        /// Methods, such as `POST`. Default: all.
+        method?: OneOrMany<String>,
+        /// Hosts, such as `api.example.com` or `*.example.com`. Default: all.
+        host?: OneOrMany<String>,
+        /// Requests that the rule does not count.
+        unless?: OneOrMany<RequestSpec>,
+        /// A rate such as `100/min`, or a count whose period is `window`. For `concurrency` the requests in flight.
+        limit: LimitSpec,
+        /// Period of a `limit` that is a count, such as `1m30s`.
+        window?: String,
+        /// Units that an idle key can take at once. Default: the count for a token bucket, 1 for a leaky bucket and queue.
+        burst?: u64,
+        /// Algorithm. Default: that of `defaults`, else `token_bucket`.
+        algorithm?: AlgorithmName,
+        /// Start of a fixed window. Default: `clock`.
+        window_start?: WindowStartName,
+        /// Length of a leaky queue, in units.
+        queue?: u64,
+        /// The longest wait in a leaky queue, such as `2s`: shorter than the time after which clients give up.
+        max_wait?: String,
+        /// Time after which the slots of a crashed process are free again (`concurrency`). Default: `30s`.
+        lease?: String,
+        /// Units of a request. Default: 1.
+        cost?: u64,
+        /// Units of some requests, by the first entry that matches.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        #[schemars(default, with = "OneOrMany<CostSpec>")]
+        costs: Vec<CostSpec>,
+        /// Unit of the quota, such as `tokens`. Default: requests.
+        unit?: String,
+        /// Whether denied requests consume quota as well. Default: false.
+        count_denied?: bool,
+        /// When a key is banned that is denied again and again. Default: never.
+        penalty?: PenaltySpec,
+        /// Choice for requests without a key. Default: that of the extractor.
+        on_missing_key?: OnMissingKeyName,
+        /// Other quotas for some callers, by name.
+        #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+        #[schemars(default)]
+        tiers: BTreeMap<String, QuotaSpec>,
+        /// Header that holds the name of the caller's tier, or `{ custom: name }` for a function registered in code.
+        tier_from?: TierSourceSpec,
+        /// Quotas of single keys.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        #[schemars(default, with = "OneOrMany<OverrideSpec>")]
+        overrides: Vec<OverrideSpec>,
+        /// `off`, `shadow` or `enforce`. Default: `enforce`.
+        mode?: ModeName,
+        /// Percentage of keys for which the rule denies requests, 0 to 100, such as `30` or `30%`. Default: 100.
+        #[schemars(with = "Option<Percentage>")]
+        rollout?: f64,
+        /// A quota that is tried beside the rule's own.
+        candidate?: QuotaSpec,
+        /// Choice while Redis is unavailable. Default: `local`.
+        outage?: OutageName,
+    }
 }
 
 /// A rate, or a count.
@@ -165,6 +155,12 @@ pub enum LimitSpec {
     Count(u64),
     /// A count and a period: `100/min`, `5 per second`, `10/30s`.
     Rate(String),
+}
+
+impl Default for LimitSpec {
+    fn default() -> Self {
+        Self::Count(0)
+    }
 }
 
 /// One value, or a list of them.
@@ -198,82 +194,62 @@ impl<T> OneOrMany<T> {
     }
 }
 
-/// Conditions on a request; all of them must hold.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
-#[schemars(deny_unknown_fields)]
-#[non_exhaustive]
-pub struct RequestSpec {
-    /// Paths, such as `/users/{id}`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub path: Option<OneOrMany<String>>,
-    /// Methods, such as `POST`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub method: Option<OneOrMany<String>>,
-    /// Hosts, such as `*.example.com`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub host: Option<OneOrMany<String>>,
-    /// Networks of the peer, such as `10.0.0.0/8`. Behind a proxy use `client_ip`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub peer: Option<OneOrMany<String>>,
-    /// Networks of the client, behind proxies.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub client_ip: Option<ClientNetworksSpec>,
-    /// Whether it is a CORS preflight request.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub preflight: Option<bool>,
-    /// A matcher registered in code, by name.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub custom: Option<String>,
-}
+mappings! {
+    /// Conditions on a request; all of them must hold.
+    #[derive(Default)]
+    pub struct RequestSpec {
+        /// Paths, such as `/users/{id}`.
+        path?: OneOrMany<String>,
+        /// Methods, such as `POST`.
+        method?: OneOrMany<String>,
+        /// Hosts, such as `*.example.com`.
+        host?: OneOrMany<String>,
+        /// Networks of the peer, such as `10.0.0.0/8`. Behind a proxy use `client_ip`.
+        peer?: OneOrMany<String>,
+        /// Networks of the client, behind proxies.
+        client_ip?: ClientNetworksSpec,
+        /// Whether it is a CORS preflight request.
+        preflight?: bool,
+        /// A matcher registered in code, by name.
+        custom?: String,
+    }
 
-/// Networks of clients behind proxies. Either `behind` or `hops` is required.
-#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
-#[schemars(deny_unknown_fields)]
-#[non_exhaustive]
-pub struct ClientNetworksSpec {
-    /// The proxies.
-    #[serde(flatten)]
-    pub proxies: ProxiesSpec,
-    /// Networks of the clients, such as `203.0.113.0/24`.
-    pub networks: OneOrMany<String>,
-}
+    /// Networks of clients behind proxies. Either `behind` or `hops` is required.
+    pub struct ClientNetworksSpec {
+        /// The proxies.
+        #[serde(flatten)]
+        proxies: ProxiesSpec,
+        /// Networks of the clients, such as `203.0.113.0/24`.
+        networks: OneOrMany<String>,
+    }
 
-/// The units of requests that match.
-#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
-#[schemars(deny_unknown_fields)]
-#[non_exhaustive]
-pub struct CostSpec {
-    /// The requests.
-    pub when: RequestSpec,
-    /// Their units.
-    pub units: u64,
-}
+    /// The units of requests that match.
+    pub struct CostSpec {
+        /// The requests.
+        when: RequestSpec,
+        /// Their units.
+        units: u64,
+    }
 
-/// When a key is banned that is denied again and again, and for how long.
-#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
-#[schemars(deny_unknown_fields)]
-#[non_exhaustive]
-pub struct PenaltySpec {
-    /// Denials that lead to a ban, 1 to 1,000,000.
-    pub denials: u64,
-    /// Time within which they are counted together, such as `1m`.
-    pub within: String,
-    /// Length of the first ban. Default: `1m`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub ban: Option<String>,
-    /// How many times as long each further ban is, 1 to 100. Default: 2.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub factor: Option<u64>,
-    /// Length of the longest ban. Default: `1h`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub longest_ban: Option<String>,
-    /// Time after the last denial, or after the end of the ban, until the next ban is as short as the first. Default: `1h`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub forgiven_after: Option<String>,
+    /// When a key is banned that is denied again and again, and for how long.
+    pub struct PenaltySpec {
+        /// Denials that lead to a ban, 1 to 1,000,000.
+        denials: u64,
+        /// Time within which they are counted together, such as `1m`.
+        within: String,
+        /// Length of the first ban. Default: `1m`.
+        ban?: String,
+        /// How many times as long each further ban is, 1 to 100. Default: 2.
+        factor?: u64,
+        /// Length of the longest ban. Default: `1h`.
+        longest_ban?: String,
+        /// Time after the last denial, or after the end of the ban, until the next ban is as short as the first. Default: `1h`.
+        forgiven_after?: String,
+    }
 }
 
 /// The caller that a request is counted for.
-#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum KeySpec {
@@ -288,6 +264,7 @@ pub enum KeySpec {
     /// An extractor registered in code, by name.
     Custom(String),
     /// All requests together.
+    #[default]
     Global,
     /// One header.
     Header(String),
@@ -335,20 +312,18 @@ pub struct ProxiesSpec {
     pub header: Option<AddressHeaderSpec>,
 }
 
-/// The key of a client behind proxies. Either `behind` or `hops` is required.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
-#[schemars(deny_unknown_fields)]
-#[non_exhaustive]
-pub struct ClientIpSpec {
-    /// The proxies.
-    #[serde(flatten)]
-    pub proxies: ProxiesSpec,
-    /// Leading bits of an IPv4 address that make the key, 8 to 32. Default: 32.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub ipv4_prefix: Option<u64>,
-    /// Leading bits of an IPv6 address that make the key, 48 to 128. Default: 64.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub ipv6_prefix: Option<u64>,
+mappings! {
+    /// The key of a client behind proxies. Either `behind` or `hops` is required.
+    #[derive(Default)]
+    pub struct ClientIpSpec {
+        /// The proxies.
+        #[serde(flatten)]
+        proxies: ProxiesSpec,
+        /// Leading bits of an IPv4 address that make the key, 8 to 32. Default: 32.
+        ipv4_prefix?: u64,
+        /// Leading bits of an IPv6 address that make the key, 48 to 128. Default: 64.
+        ipv6_prefix?: u64,
+    }
 }
 
 /// Name of the header with the client's address: `x-forwarded-for`, `forwarded`, or one with a single address.
@@ -387,19 +362,16 @@ pub enum QuotaSpec {
     With(LimitSettingsSpec),
 }
 
-/// A limit with its settings, as a rule has them.
-#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
-#[schemars(deny_unknown_fields)]
-#[non_exhaustive]
-pub struct LimitSettingsSpec {
-    /// A rate, or a count whose period is `window`.
-    pub limit: LimitSpec,
-    /// Period of a `limit` that is a count.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub window: Option<String>,
-    /// Units that an idle key can take at once.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub burst: Option<u64>,
+mappings! {
+    /// A limit with its settings, as a rule has them.
+    pub struct LimitSettingsSpec {
+        /// A rate, or a count whose period is `window`.
+        limit: LimitSpec,
+        /// Period of a `limit` that is a count.
+        window?: String,
+        /// Units that an idle key can take at once.
+        burst?: u64,
+    }
 }
 
 /// A percentage as a file can have it, for the schema.
@@ -422,15 +394,20 @@ pub enum TierSourceSpec {
     Header(String),
 }
 
-/// The tier of a single key.
-#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
-#[schemars(deny_unknown_fields)]
-#[non_exhaustive]
-pub struct OverrideSpec {
-    /// The key, as a request has it; an address, or a network of callers. Not for keys that are secret: choose their tier by `tier_from`.
-    pub key: String,
-    /// The name of one of the rule's tiers, `unlimited`, `forbidden`, or a quota.
-    pub tier: QuotaSpec,
+mappings! {
+    /// The tier of a single key.
+    pub struct OverrideSpec {
+        /// The key, as a request has it; an address, or a network of callers. Not for keys that are secret: choose their tier by `tier_from`.
+        key: String,
+        /// The name of one of the rule's tiers, `unlimited`, `forbidden`, or a quota.
+        tier: QuotaSpec,
+    }
+}
+
+/// Values that have names in files.
+pub(super) trait Names: Copy + 'static {
+    /// All values with their names.
+    const ALL: &'static [(&'static str, Self)];
 }
 
 macro_rules! names {
@@ -441,9 +418,8 @@ macro_rules! names {
         #[non_exhaustive]
         pub enum $name { $($(#[$doc])* $variant,)* }
 
-        impl $name {
-            /// All values with their names in files.
-            pub(super) const ALL: &'static [(&'static str, Self)] = &[$(($text, Self::$variant),)*];
+        impl Names for $name {
+            const ALL: &'static [(&'static str, Self)] = &[$(($text, Self::$variant),)*];
         }
     };
 }

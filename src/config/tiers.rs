@@ -18,13 +18,14 @@ use crate::{
 
 use super::{
     fault::in_words_of_files,
-    fields::{self, Faults, Fields},
+    fields::{self, Fields, text},
     named_key::{NamedKey, named_key},
     network_tiers::NetworkTiers,
-    node::{Node, Value},
-    policy_steps::PolicySettings,
+    node::{Entry, Node, Value},
+    policy_steps::PolicySteps,
     quota,
-    registry::{Registry, TierName},
+    reading::FileReading,
+    registry::TierName,
     spec::{KeySpec, LimitSpec, OverrideSpec, QuotaSpec, RuleSpec, TierSourceSpec},
 };
 
@@ -32,11 +33,9 @@ use super::{
 ///
 /// The key is absent if it has a fault itself.
 pub(super) fn read(
-    fields: &mut Fields<'_>,
-    (key, settings): (Option<&KeySpec>, &PolicySettings),
+    fields: &mut Fields<'_, '_>,
+    (key, steps): (Option<&KeySpec>, &PolicySteps),
     spec: &mut RuleSpec,
-    registry: &Registry,
-    faults: &mut Faults,
 ) -> FileTiers {
     let mut choice = FileTiers::default();
     // Written as empty is as good as not written: a set that is read again has neither.
@@ -44,23 +43,25 @@ pub(super) fn read(
     let overrides = fields.get("overrides").filter(|node| !is_empty(node));
     let mut names = TierNames::default();
     if let Some(node) = tiers {
-        names = read_tiers(node, settings, (&mut choice, spec), faults);
+        names = read_tiers(node, steps, (&mut choice, spec), fields.reading);
     }
-    if let Some(node) = fields.get("tier_from") {
-        if let Some((source_spec, source)) = read_source(node, registry, faults) {
-            choice.source = Some(source);
-            spec.tier_from = Some(source_spec);
+    let source = fields.read("tier_from", read_source);
+    (spec.tier_from, choice.source) = source.unzip();
+    match (fields.get("tier_from"), tiers) {
+        (Some(node), None) => {
+            let reason = "`tier_from` without `tiers`";
+            let reading = &mut *fields.reading;
+            reading.add(node.place, reason, "add the tiers by name");
         }
-        if tiers.is_none() {
-            let remedy = "add the tiers by name";
-            faults.add(node.place, "`tier_from` without `tiers`", remedy);
+        (None, Some(node)) if overrides.is_none() => {
+            let remedy = "add `tier_from` or `overrides`";
+            let reading = &mut *fields.reading;
+            reading.add(node.place, "nothing chooses these tiers", remedy);
         }
-    } else if let (Some(node), None) = (tiers, overrides) {
-        let remedy = "add `tier_from` or `overrides`";
-        faults.add(node.place, "nothing chooses these tiers", remedy);
+        _ => {}
     }
     for item in overrides.map_or(&[][..], |node| fields::items(node).0) {
-        let read = read_override(item, (key, settings), &names, &mut choice, faults);
+        let read = read_override(item, (key, steps), &names, &mut choice, fields.reading);
         spec.overrides.extend(read);
     }
     choice
@@ -77,28 +78,27 @@ fn is_empty(node: &Node) -> bool {
 /// Reads tiers by name. Returns all names, also those of tiers with faults.
 fn read_tiers<'a>(
     node: &'a Node,
-    settings: &PolicySettings,
+    steps: &PolicySteps,
     (choice, spec): (&mut FileTiers, &mut RuleSpec),
-    faults: &mut Faults,
+    reading: &mut FileReading,
 ) -> TierNames<'a> {
     let mut names = TierNames::default();
     let Value::Map(entries) = &node.value else {
-        faults.expect(node, "write `name: 100/min` for each tier");
+        let _: Option<()> = reading.expect(node, "write `name: 100/min` for each tier");
         return names;
     };
-    for entry in entries {
-        let name = entry.name.as_str();
+    for Entry { name, place, node } in entries {
         let is_new = names.all.insert(name);
         names.in_order.push(name);
         if !is_new {
             let reason = format!("`{name}` is there twice");
-            faults.add(entry.place, reason, "keep one of them");
-        } else if GRANTS.contains(&name) {
+            reading.add(*place, reason, "keep one of them");
+        } else if GRANTS.contains(&name.as_str()) {
             let reason = format!("`{name}` is not a name for a tier");
-            faults.add(entry.place, reason, "choose another one");
-        } else if let Some((tier_spec, tier)) = read_tier(name, &entry.node, settings, faults) {
-            choice.by_name.insert(name.to_owned(), tier);
-            spec.tiers.insert(name.to_owned(), tier_spec);
+            reading.add(*place, reason, "choose another one");
+        } else if let Some((tier_spec, tier)) = read_tier(name, node, steps, reading) {
+            choice.by_name.insert(name.clone(), tier);
+            spec.tiers.insert(name.clone(), tier_spec);
         }
     }
     names
@@ -114,61 +114,64 @@ struct TierNames<'a> {
 fn read_tier(
     name: &str,
     node: &Node,
-    settings: &PolicySettings,
-    faults: &mut Faults,
+    steps: &PolicySteps,
+    reading: &mut FileReading,
 ) -> Option<(QuotaSpec, Tier)> {
-    match &node.value {
-        Value::Text(text) if GRANTS.contains(&text.as_str()) => {
-            let tier = match text.as_str() {
-                "unlimited" => Tier::unlimited(),
-                _ => Tier::forbidden(),
-            };
-            return Some((QuotaSpec::Limit(LimitSpec::Rate(text.clone())), tier));
-        }
-        Value::Text(text) if !is_rate(text) => {
-            let remedy = "write a rate such as `100/min`, or `unlimited` or `forbidden`";
-            faults.add(node.place, format!("{text:?} is not a quota"), remedy);
-            return None;
-        }
-        _ => {}
+    if let Value::Text(text) = &node.value {
+        let tier = match text.as_str() {
+            "unlimited" => Tier::unlimited(),
+            "forbidden" => Tier::forbidden(),
+            _ if is_rate(text) => return read_limiting(name, node, steps, reading),
+            _ => {
+                let remedy = "write a rate such as `100/min`, or `unlimited` or `forbidden`";
+                return reading.fault(node.place, format!("{text:?} is not a quota"), remedy);
+            }
+        };
+        return Some((QuotaSpec::Limit(LimitSpec::Rate(text.clone())), tier));
     }
-    if !faults.has_room_for_quota(node.place) {
+    read_limiting(name, node, steps, reading)
+}
+
+/// Reads a tier with a quota.
+fn read_limiting(
+    name: &str,
+    node: &Node,
+    steps: &PolicySteps,
+    reading: &mut FileReading,
+) -> Option<(QuotaSpec, Tier)> {
+    if !reading.has_room_for_quota(node.place) {
         return None;
     }
-    let (spec, quota) = quota::quota(node, settings.limit_unit, faults)?;
+    let (spec, quota) = quota::quota(node, steps.limit_unit, reading)?;
     let tier = Tier::new(name, quota);
-    let tier = tier.and_then(|tier| settings.check(quota).map(|()| tier));
-    match tier {
+    match tier.and_then(|tier| steps.check(quota).map(|()| tier)) {
         Ok(tier) => Some((spec, tier)),
         Err(error) => {
             let reason = "the rule cannot have this tier";
-            faults.add(node.place, reason, in_words_of_files(&error));
-            None
+            reading.fault(node.place, reason, in_words_of_files(&error))
         }
     }
 }
 
 fn read_override(
     item: &Node,
-    (key_spec, settings): (Option<&KeySpec>, &PolicySettings),
+    (key_spec, steps): (Option<&KeySpec>, &PolicySteps),
     names: &TierNames<'_>,
     choice: &mut FileTiers,
-    faults: &mut Faults,
+    reading: &mut FileReading,
 ) -> Option<OverrideSpec> {
-    let mut fields = Fields::of(item, "write `{ key: .., tier: .. }`", faults)?;
-    let key_node = fields.require("key", "add the value of the key", faults);
-    let key = key_node.and_then(|node| fields::text(node, faults));
-    let tier_node = fields.require("tier", "add a rate, or the name of a tier", faults);
-    fields.finish(faults);
-    let tier = tier_node.and_then(|node| overriding_tier(node, names, settings, choice, faults));
-    let place = key_node?.place;
+    let mut fields = Fields::of(item, "write `{ key: .., tier: .. }`", reading)?;
+    let key = fields.require("key", "add the value of the key", text);
+    let place = fields.place_of("key");
+    let tier_node = fields.require("tier", "add a rate, or the name of a tier", |node, _| {
+        Some(node)
+    });
+    fields.finish();
+    let tier = tier_node.and_then(|node| overriding_tier(node, names, steps, choice, reading));
     let key = key?;
     let named = match named_key(key_spec?, &key) {
         Ok(named) => named,
-        Err(remedy) => {
-            faults.add(place, "this key has no override", remedy);
-            return None;
-        }
+        Err(remedy) => return reading.fault(place, "this key has no override", remedy),
     };
     let (tier_spec, tier) = tier?;
     let former = match named {
@@ -177,7 +180,7 @@ fn read_override(
     };
     if former.is_some() {
         let reason = format!("the key {key:?} is there twice");
-        faults.add(place, reason, "keep one of them");
+        reading.add(place, reason, "keep one of them");
     }
     Some(OverrideSpec {
         key,
@@ -189,70 +192,53 @@ fn read_override(
 fn overriding_tier(
     node: &Node,
     names: &TierNames<'_>,
-    settings: &PolicySettings,
+    steps: &PolicySteps,
     choice: &FileTiers,
-    faults: &mut Faults,
+    reading: &mut FileReading,
 ) -> Option<(QuotaSpec, Tier)> {
-    let Value::Text(name) = &node.value else {
-        return read_tier("override", node, settings, faults);
-    };
-    if names.all.contains(name.as_str()) {
-        // A tier with a fault was noted.
-        let tier = choice.by_name.get(name)?.clone();
-        let spec = QuotaSpec::Limit(LimitSpec::Rate(name.clone()));
-        return Some((spec, tier));
+    match &node.value {
+        Value::Text(name) if names.all.contains(name.as_str()) => {
+            // A tier with a fault was noted.
+            let tier = choice.by_name.get(name)?.clone();
+            let spec = QuotaSpec::Limit(LimitSpec::Rate(name.clone()));
+            Some((spec, tier))
+        }
+        Value::Text(name) if !is_rate(name) && !GRANTS.contains(&name.as_str()) => {
+            let known = names.in_order.iter().chain(GRANTS).copied();
+            let remedy = reading.one_of((name, node.place), known);
+            let remedy = format!("{remedy}, or a rate");
+            reading.fault(node.place, format!("unknown tier `{name}`"), remedy)
+        }
+        _ => read_tier("override", node, steps, reading),
     }
-    if is_rate(name) || GRANTS.contains(&name.as_str()) {
-        return read_tier("override", node, settings, faults);
-    }
-    let known = names.in_order.iter().chain(GRANTS).copied();
-    let remedy = faults.one_of((name, node.place), known);
-    let remedy = format!("{remedy}, or a rate");
-    faults.add(node.place, format!("unknown tier `{name}`"), remedy);
-    None
 }
 
 fn is_rate(text: &str) -> bool {
     text.contains('/') || text.contains(" per ")
 }
 
-fn read_source(
-    node: &Node,
-    registry: &Registry,
-    faults: &mut Faults,
-) -> Option<(TierSourceSpec, Source)> {
-    let mut setting = Fields::of(
-        node,
-        "write `{ header: name }` or `{ custom: name }`",
-        faults,
-    )?;
-    let header = setting.get("header");
-    let custom = setting.get("custom");
-    setting.finish(faults);
+fn read_source(node: &Node, reading: &mut FileReading) -> Option<(TierSourceSpec, Source)> {
+    let remedy = "write `{ header: name }` or `{ custom: name }`";
+    let mut fields = Fields::of(node, remedy, reading)?;
+    let (header, custom) = (fields.get("header"), fields.get("custom"));
+    fields.finish();
     match (header, custom) {
         (Some(node), None) => {
-            let name = fields::text(node, faults)?;
+            let name = text(node, reading)?;
             if HeaderName::try_from(&name).is_err() {
                 let reason = format!("{name:?} is not a header name");
-                faults.add(node.place, reason, "write it as `x-plan`");
-                return None;
+                return reading.fault(node.place, reason, "write it as `x-plan`");
             }
             let source = Source::Header(Header::new(&name));
             Some((TierSourceSpec::Header(name), source))
         }
         (None, Some(node)) => {
-            let name = fields::text(node, faults)?;
-            let source = registry.tier_name(&name, node.place, faults)?;
+            let name = text(node, reading)?;
+            let named = (&*name, node.place);
+            let source = reading.registered(named, "tier_name", |registry| &registry.tier_names)?;
             Some((TierSourceSpec::Custom(name), Source::Custom(source)))
         }
-        _ => {
-            faults.add(
-                node.place,
-                "not one source",
-                "write `{ header: name }` or `{ custom: name }`",
-            );
-            None
-        }
+        _ => reading.fault(node.place, "not one source", remedy),
     }
 }
 

@@ -128,7 +128,8 @@ fn unit(name: &str) -> Result<Duration, String> {
     })
 }
 
-const AS_DURATION: &str = "write a duration such as `30s`, `1m30s`, `500ms`, `2h` or `1d`";
+pub(super) const AS_DURATION: &str =
+    "write a duration such as `30s`, `1m30s`, `500ms`, `2h` or `1d`";
 const AS_RATE: &str = "write a rate such as `100/min`, `5 per second`, `10/30s` or `1_000/hour`";
 
 #[cfg(test)]

@@ -1,0 +1,256 @@
+//! The reading of one file: what its parts need, and the faults found so far.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use crate::error::Error;
+
+use super::{
+    fault::{Fault, RuleSetError, in_words_of_files},
+    node::{Node, Place},
+    registry::Registry,
+    spec::DefaultsSpec,
+};
+
+/// The reading of one file.
+pub(super) struct FileReading {
+    pub(super) registry: Arc<Registry>,
+    pub(super) defaults: DefaultsSpec,
+    /// The ids that were read, and where.
+    pub(super) ids: Vec<(String, Place)>,
+    /// The id of the rule that is read.
+    pub(super) rule: Option<String>,
+    /// Faults in the order of their places, at most [`MAX_FAULTS`].
+    first: Vec<Fault>,
+    noted: usize,
+    /// Faults that are not among the first.
+    left_out: usize,
+    /// Names that may still be compared with known ones: a file may have very many of both.
+    comparisons: usize,
+    /// Quotas of tiers and overrides that may still be read: each takes about a kilobyte for as long as the rules are used.
+    quotas: usize,
+}
+
+impl FileReading {
+    pub(super) fn new(registry: &Arc<Registry>) -> Self {
+        Self {
+            registry: Arc::clone(registry),
+            defaults: DefaultsSpec::default(),
+            ids: Vec::new(),
+            rule: None,
+            first: Vec::new(),
+            noted: 0,
+            left_out: 0,
+            comparisons: MAX_COMPARISONS,
+            quotas: MAX_QUOTAS,
+        }
+    }
+
+    /// Returns how many faults were noted so far.
+    pub(super) fn noted(&self) -> usize {
+        self.noted
+    }
+
+    pub(super) fn into_error(self, source: &str) -> RuleSetError {
+        RuleSetError::new(source, self.first, self.left_out)
+    }
+
+    /// Notes a fault. One that comes after the first hundred is only counted.
+    pub(super) fn add(
+        &mut self,
+        place: Place,
+        reason: impl Into<String>,
+        remedy: impl Into<String>,
+    ) {
+        self.noted += 1;
+        if !self.is_kept(place) {
+            self.left_out += 1;
+            return;
+        }
+        let fault = Fault {
+            rule: self.rule.clone(),
+            ..Fault::new(place, reason, remedy)
+        };
+        let index = self.first.partition_point(|other| other.place <= place);
+        let same_place = self.first[..index].iter().rev();
+        let mut same_place = same_place.take_while(|other| other.place == place);
+        if same_place.any(|other| *other == fault) {
+            return;
+        }
+        self.first.insert(index, fault);
+        if self.first.len() > MAX_FAULTS {
+            self.first.pop();
+            self.left_out += 1;
+        }
+    }
+
+    /// Notes a fault. Returns `None`, as what was read.
+    pub(super) fn fault<T>(
+        &mut self,
+        place: Place,
+        reason: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Option<T> {
+        self.add(place, reason, remedy);
+        None
+    }
+
+    /// Returns whether a fault at this place is among the first so far.
+    fn is_kept(&self, place: Place) -> bool {
+        let last = self.first.get(MAX_FAULTS - 1);
+        last.is_none_or(|last| place < last.place)
+    }
+
+    /// Counts a quota of a tier or an override. Returns whether there is room for it; the first one that is too many is noted.
+    pub(super) fn has_room_for_quota(&mut self, place: Place) -> bool {
+        let Some(left) = self.quotas.checked_sub(1) else {
+            return false;
+        };
+        self.quotas = left;
+        if left == 0 {
+            let reason = "more than 10,000 quotas of tiers and overrides";
+            let remedy = "name the tiers, and let overrides share them";
+            self.add(place, reason, remedy);
+        }
+        left > 0
+    }
+
+    /// Notes why the limiter refuses a value.
+    pub(super) fn refuse(&mut self, place: Place, error: &Error) {
+        if !self.is_kept(place) {
+            return self.add(place, "", "");
+        }
+        let message = in_words_of_files(error);
+        match message.split_once(": ") {
+            Some((reason, remedy)) => self.add(place, reason, remedy),
+            None => self.add(place, "this cannot work", message),
+        }
+    }
+
+    /// Notes that a value is of another kind. Returns `None`, as what was read.
+    pub(super) fn expect<T>(&mut self, node: &Node, remedy: impl Into<String>) -> Option<T> {
+        self.fault(node.place, format!("this is {}", node.value.kind()), remedy)
+    }
+
+    /// Returns what an application registered by this name. `method` is the one of the reader that registers it.
+    pub(super) fn registered<T: Clone>(
+        &mut self,
+        (name, place): (&str, Place),
+        method: &str,
+        parts: impl FnOnce(&Registry) -> &BTreeMap<String, T>,
+    ) -> Option<T> {
+        let registry = Arc::clone(&self.registry);
+        let parts = parts(&registry);
+        let found = parts.get(name).cloned();
+        if found.is_none() {
+            let remedy = if parts.is_empty() {
+                format!("register it by RuleSetReader::{method}()")
+            } else {
+                self.one_of((name, place), parts.keys().map(String::as_str))
+            };
+            self.add(place, format!("{name:?} is not registered"), remedy);
+        }
+        found
+    }
+
+    /// Returns what to write instead of a name at this place: the nearest one, or a few of them.
+    pub(super) fn one_of<'a>(
+        &mut self,
+        (name, place): (&str, Place),
+        known: impl Iterator<Item = &'a str> + Clone,
+    ) -> String {
+        if !self.is_kept(place) {
+            return String::new();
+        }
+        let meant = SYNONYMS.iter().find(|(synonym, _)| *synonym == name);
+        if let Some((_, meant)) = meant
+            && known
+                .clone()
+                .take(MAX_COMPARISONS)
+                .any(|known| known == *meant)
+        {
+            return format!("write `{meant}`");
+        }
+        match self.nearest(name, known.clone()) {
+            Some(nearest) => format!("write `{nearest}`"),
+            None => few_of(known),
+        }
+    }
+
+    /// Returns the known name that was probably meant.
+    fn nearest<'a>(&mut self, name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+        // No known name is near a long one, and the comparison would take long.
+        let is_comparable = |name: &str| (1..=LONGEST).contains(&name.len());
+        if !is_comparable(name) {
+            return None;
+        }
+        // A few edits turn a short name into any other.
+        let most = (name.chars().count() / 3).clamp(1, MOST_EDITS);
+        let mut nearest = None;
+        for other in known.take(self.comparisons) {
+            self.comparisons -= 1;
+            if !is_comparable(other) || name.len().abs_diff(other.len()) > 4 * most {
+                continue;
+            }
+            let distance = strsim::damerau_levenshtein(name, other);
+            if distance <= most && nearest.is_none_or(|(least, _)| distance < least) {
+                nearest = Some((distance, other));
+            }
+        }
+        nearest.map(|(_, other)| other)
+    }
+}
+
+/// Returns that one of some names is to be written: all of them if they are few.
+pub(super) fn few_of<'a>(known: impl Iterator<Item = &'a str>) -> String {
+    let mut names = String::new();
+    let mut count = 0;
+    for name in known {
+        if names.len() + name.len() > MAX_NAMES {
+            return match count {
+                0 => "write a known one".to_owned(),
+                _ => format!("write one of {names}, .."),
+            };
+        }
+        let comma = if count == 0 { "" } else { ", " };
+        names += &format!("{comma}`{name}`");
+        count += 1;
+    }
+    match count {
+        1 => format!("write {names}"),
+        _ => format!("write one of {names}"),
+    }
+}
+
+/// Names of other limiters, and those for the same here.
+const SYNONYMS: [(&str, &str); 17] = [
+    ("after", "denials"),
+    ("amount", "cost"),
+    ("except", "unless"),
+    ("exclude", "unless"),
+    ("gcra", "token_bucket"),
+    ("ip", "peer_ip"),
+    ("longest", "longest_ban"),
+    ("max_value", "limit"),
+    ("name", "id"),
+    ("period", "window"),
+    ("quota", "limit"),
+    ("rate", "limit"),
+    ("remote_address", "peer_ip"),
+    ("requests_per_unit", "limit"),
+    ("shadow_mode", "mode"),
+    ("skip", "unless"),
+    ("weight", "cost"),
+];
+
+/// The most faults that are kept.
+const MAX_FAULTS: usize = 100;
+/// The most names of one file that are compared with another: as much work as reading the file.
+const MAX_COMPARISONS: usize = 20_000;
+/// The most bytes of the names in one remedy: enough for all fields of a rule.
+const MAX_NAMES: usize = 560;
+/// The most quotas of tiers and overrides in one file, and one more.
+const MAX_QUOTAS: usize = 10_001;
+/// The most edits from a name to the one that was probably meant.
+const MOST_EDITS: usize = 3;
+/// The most bytes of a name that is compared with known ones.
+const LONGEST: usize = 64;
