@@ -10,8 +10,9 @@
 //! at fault. In place of a limit with a fault, the reader uses one that every algorithm can count, so that it checks the other
 //! settings. A test makes random files, and builds a layer from each one without a fault.
 //!
-//! The YAML parser accepts much that is not JSON, and refuses the surrogate pairs of JSON. So JSON has a reader on serde_json
-//! (`from_json.rs`). Anchors, aliases and tags are refused: no rule needs them, and an alias can make a small file a large one.
+//! The YAML parser accepts much that is not JSON, and refuses the surrogate pairs of JSON. So JSON has another
+//! reader (`from_json.rs`): serde_json checks the syntax, and a walk over the text finds the place of each value. Anchors, aliases
+//! and tags are refused: no rule needs them, and an alias can make a small file a large one.
 
 use std::{error::Error, fmt};
 
