@@ -174,12 +174,9 @@ pub(super) fn in_words_of_files(error: &limiter::Error) -> String {
     }
     // Quoted parts are from the file, and stay as they are.
     parts_in_quotes(&message)
-        .map(|(part, is_quoted)| {
-            if is_quoted {
-                part.to_owned()
-            } else {
-                words_of_files(part)
-            }
+        .map(|(part, is_quoted)| match is_quoted {
+            true => part.to_owned(),
+            false => words_of_files(part),
         })
         .collect()
 }

@@ -1,12 +1,16 @@
 //! Reads the fields of a mapping, and notes every fault.
 
-use std::collections::HashSet;
+use std::{
+    collections::{BTreeMap, HashSet},
+    sync::Arc,
+};
 
 use crate::error::Error;
 
 use super::{
     node::{Entry, Node, Place, Value},
     reading::{FileReading, few_of},
+    registry::Registry,
     spec::{Names, OneOrMany},
 };
 
@@ -159,6 +163,27 @@ pub(super) fn choice<T: Names>(node: &Node, reading: &mut FileReading) -> Option
         reading.add(node.place, format!("unknown value `{text}`"), remedy);
     }
     found.map(|(_, value)| *value)
+}
+
+/// Reads the name of a part from code, and returns that part too. `method` is the one of the reader that registers it.
+pub(super) fn registered<T: Clone>(
+    node: &Node,
+    reading: &mut FileReading,
+    method: &str,
+    parts: impl FnOnce(&Registry) -> &BTreeMap<String, T>,
+) -> Option<(String, T)> {
+    let name = text(node, reading)?;
+    let registry = Arc::clone(&reading.registry);
+    let parts = parts(&registry);
+    if let Some(found) = parts.get(&name) {
+        return Some((name, found.clone()));
+    }
+    let remedy = if parts.is_empty() {
+        format!("register it by RuleSetReader::{method}()")
+    } else {
+        reading.one_of((&name, node.place), parts.keys().map(String::as_str))
+    };
+    reading.fault(node.place, format!("{name:?} is not registered"), remedy)
 }
 
 /// Returns the items of a list, or one item in place of a list of one, and whether it was a list.

@@ -65,13 +65,10 @@ fn parse_document(text: &str) -> Result<Node, Fault> {
             (Event::StreamEnd, at) => return Err(empty(at)),
             (event, at) => {
                 let root = events.node(event, at, 0)?;
+                let remedy = "write all rules into the first one";
                 return match events.after_root()? {
                     None => Ok(root),
-                    Some(second) => Err(Fault::new(
-                        second,
-                        "a second document",
-                        "write all rules into the first one",
-                    )),
+                    Some(second) => Err(Fault::new(second, "a second document", remedy)),
                 };
             }
         }
@@ -107,26 +104,20 @@ impl<'a> Events<'a> {
         if self.values > MAX_VALUES {
             return Err(Fault::too_many_values(place));
         }
-        let value = match event {
-            Event::Scalar(text, style, 0, None) => scalar(text, style),
-            Event::SequenceStart(0, None) => self.list(depth)?,
-            Event::MappingStart(0, None) => self.map(depth)?,
-            Event::Alias(_) => {
-                return Err(Fault::new(
-                    place,
-                    "an alias",
-                    "repeat the value, or use `defaults`",
-                ));
-            }
+        let (reason, remedy) = match event {
+            Event::Scalar(text, style, 0, None) => return Ok(scalar(text, style).at(place)),
+            Event::SequenceStart(0, None) => return Ok(self.list(depth)?.at(place)),
+            Event::MappingStart(0, None) => return Ok(self.map(depth)?.at(place)),
+            Event::Alias(_) => ("an alias", "repeat the value, or use `defaults`"),
             Event::Scalar(_, _, 0, _) | Event::SequenceStart(0, _) | Event::MappingStart(0, _) => {
-                return Err(Fault::new(place, "a tag", "leave it out"));
+                ("a tag", "leave it out")
             }
             Event::Scalar(..) | Event::SequenceStart(..) | Event::MappingStart(..) => {
-                return Err(Fault::new(place, "an anchor", "leave it out"));
+                ("an anchor", "leave it out")
             }
             _ => return Err(empty(place)),
         };
-        Ok(Node { place, value })
+        Err(Fault::new(place, reason, remedy))
     }
 
     fn list(&mut self, depth: usize) -> Result<Value, Fault> {
@@ -146,11 +137,8 @@ impl<'a> Events<'a> {
                 (Event::MappingEnd, _) => return Ok(Value::Map(entries)),
                 (Event::Scalar(name, _, 0, None), place) => (name.into_owned(), place),
                 (_, place) => {
-                    return Err(Fault::new(
-                        place,
-                        "a field whose name is not plain text",
-                        "write `name: value`",
-                    ));
+                    let reason = "a field whose name is not plain text";
+                    return Err(Fault::new(place, reason, "write `name: value`"));
                 }
             };
             let (event, at) = self.next()?;

@@ -10,7 +10,7 @@ use crate::extract::{
 use crate::extract::{PathParam, Route};
 
 use super::{
-    fields::{self, Fields, boolean, text, whole},
+    fields::{self, Fields, boolean, registered, text, whole},
     node::{Node, Place, Value},
     proxies::{self, works},
     reading::FileReading,
@@ -86,9 +86,8 @@ fn read_with_setting(
         "client_ip" => read_client_ip(node, reading)?,
         "cookie" => read_cookie(node, reading)?,
         "custom" => {
-            let name = text(node, reading)?;
-            let named = (&*name, node.place);
-            let found = reading.registered(named, "extractor", |registry| &registry.extractors)?;
+            let (name, found) =
+                registered(node, reading, "extractor", |registry| &registry.extractors)?;
             (KeySpec::Custom(name), found)
         }
         "header" => {

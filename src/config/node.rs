@@ -48,6 +48,10 @@ pub(super) struct Entry {
 }
 
 impl Value {
+    pub(super) fn at(self, place: Place) -> Node {
+        Node { place, value: self }
+    }
+
     /// Returns a number from digits that a parser has accepted.
     pub(super) fn number(digits: &str) -> Self {
         match digits.parse() {

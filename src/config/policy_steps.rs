@@ -12,7 +12,7 @@ use super::{
     fields::{Fields, boolean, choice, text, whole},
     penalty,
     quota::{self, LimitUnit, duration},
-    spec::{AlgorithmName, LimitSettingsSpec, RuleSpec, WindowStartName},
+    spec::{AlgorithmName, LimitSettingsSpec, RuleSpec},
     units::write_duration,
 };
 
@@ -111,11 +111,7 @@ impl PolicySteps {
         if let (AlgorithmName::FixedWindow, Some(start), true) =
             (name, spec.window_start, self.has_limit)
         {
-            let fixed = Algorithm::FixedWindow(match start {
-                WindowStartName::Clock => WindowStart::Clock,
-                WindowStartName::FirstHit => WindowStart::FirstHit,
-                WindowStartName::Month => WindowStart::Month,
-            });
+            let fixed = Algorithm::FixedWindow(start.into());
             self.apply(fields, "window_start", |policy| policy.algorithm(fixed));
         }
         if name == AlgorithmName::LeakyQueue {

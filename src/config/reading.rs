@@ -1,6 +1,6 @@
 //! The reading of one file: what its parts need, and the faults found so far.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
 use crate::error::Error;
 
@@ -129,27 +129,6 @@ impl FileReading {
     /// Notes that a value is of another kind. Returns `None`, as what was read.
     pub(super) fn expect<T>(&mut self, node: &Node, remedy: impl Into<String>) -> Option<T> {
         self.fault(node.place, format!("this is {}", node.value.kind()), remedy)
-    }
-
-    /// Returns what an application registered by this name. `method` is the one of the reader that registers it.
-    pub(super) fn registered<T: Clone>(
-        &mut self,
-        (name, place): (&str, Place),
-        method: &str,
-        parts: impl FnOnce(&Registry) -> &BTreeMap<String, T>,
-    ) -> Option<T> {
-        let registry = Arc::clone(&self.registry);
-        let parts = parts(&registry);
-        let found = parts.get(name).cloned();
-        if found.is_none() {
-            let remedy = if parts.is_empty() {
-                format!("register it by RuleSetReader::{method}()")
-            } else {
-                self.one_of((name, place), parts.keys().map(String::as_str))
-            };
-            self.add(place, format!("{name:?} is not registered"), remedy);
-        }
-        found
     }
 
     /// Returns what to write instead of a name at this place: the nearest one, or a few of them.

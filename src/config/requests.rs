@@ -14,7 +14,7 @@ use crate::{
 };
 
 use super::{
-    fields::{self, Fields, boolean, text, texts},
+    fields::{self, Fields, boolean, registered, texts},
     node::Node,
     proxies::{self, networks},
     reading::FileReading,
@@ -143,29 +143,27 @@ pub(super) fn request(node: &Node, reading: &mut FileReading) -> Option<(Request
     let remedy = "write `{ path: .. }`, `{ method: .. }` or `{ peer: .. }`";
     let mut fields = Fields::of(node, remedy, reading)?;
     let ([path, method, host], mut all) = conditions(&mut fields);
-    let mut spec = RequestSpec {
+    let peer = fields.read("peer", networks);
+    let preflight = fields.read("preflight", boolean);
+    let registered = |node: &Node, reading: &mut FileReading| {
+        registered(node, reading, "matcher", |registry| &registry.matchers)
+    };
+    let (custom, matcher) = fields.read("custom", registered).unzip();
+    let (client_ip, list) = fields.read("client_ip", client_networks).unzip();
+    let spec = RequestSpec {
         path,
         method,
         host,
-        peer: fields.read("peer", networks),
-        client_ip: None,
-        preflight: fields.read("preflight", boolean),
-        custom: fields.read("custom", text),
+        peer,
+        client_ip,
+        preflight,
+        custom,
     };
     if let Some(networks) = &spec.peer {
         all.push(Arc::new(AddressList::new(PeerIp, networks.as_slice())));
     }
-    if let Some((client_ip, list)) = fields.read("client_ip", client_networks) {
-        spec.client_ip = Some(client_ip);
-        all.push(list);
-    }
-    let custom = spec.custom.as_ref().and_then(|name| {
-        let place = fields.place_of("custom");
-        let reading = &mut *fields.reading;
-        reading.registered((name, place), "matcher", |registry| &registry.matchers)
-    });
     fields.finish();
-    all.extend(custom);
+    all.extend([list, matcher].into_iter().flatten());
     match spec.preflight {
         Some(true) => all.push(Arc::new(Preflight)),
         Some(false) => all.push(Arc::new(Preflight.not())),

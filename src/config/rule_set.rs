@@ -77,11 +77,6 @@ impl Format {
             Self::Yaml => ",:?[{&*!",
         }
     }
-
-    /// Returns the format of files with the extension of this name.
-    fn of(path: &Path) -> Option<Self> {
-        Self::of_extension(path.extension()?.to_str()?)
-    }
 }
 
 /// Rules that were read from a file and checked. Clones are cheap.
@@ -256,7 +251,8 @@ impl RuleSetReader {
             let name = path.display().to_string();
             RuleSetError::of(&name, Fault::new(place, reason, remedy))
         };
-        let Some(format) = Format::of(path) else {
+        let extension = path.extension().and_then(|extension| extension.to_str());
+        let Some(format) = extension.and_then(Format::of_extension) else {
             let remedy = "name it .yaml, .toml or .json";
             return Err(refused(START, "an unknown format".to_owned(), remedy));
         };

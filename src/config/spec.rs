@@ -8,6 +8,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::{
+    algorithm::WindowStart,
     policy::OnOutage,
     rules::{OnMissingKey, RuleMode},
 };
@@ -510,32 +511,19 @@ names! {
 
 // === What the names mean ===
 
-impl From<OutageName> for OnOutage {
-    fn from(name: OutageName) -> Self {
-        match name {
-            OutageName::Allow => Self::Allow,
-            OutageName::Deny => Self::Deny,
-            OutageName::Local => Self::Local,
+macro_rules! meanings {
+    ($($name:ident => $meaning:ident { $($variant:ident),* })*) => {$(
+        impl From<$name> for $meaning {
+            fn from(name: $name) -> Self {
+                match name { $($name::$variant => Self::$variant,)* }
+            }
         }
-    }
+    )*};
 }
 
-impl From<OnMissingKeyName> for OnMissingKey {
-    fn from(name: OnMissingKeyName) -> Self {
-        match name {
-            OnMissingKeyName::Reject => Self::Reject,
-            OnMissingKeyName::Share => Self::Share,
-            OnMissingKeyName::Skip => Self::Skip,
-        }
-    }
-}
-
-impl From<ModeName> for RuleMode {
-    fn from(name: ModeName) -> Self {
-        match name {
-            ModeName::Off => Self::Off,
-            ModeName::Shadow => Self::Shadow,
-            ModeName::Enforce => Self::Enforce,
-        }
-    }
+meanings! {
+    ModeName => RuleMode { Enforce, Off, Shadow }
+    OnMissingKeyName => OnMissingKey { Reject, Share, Skip }
+    OutageName => OnOutage { Allow, Deny, Local }
+    WindowStartName => WindowStart { Clock, FirstHit, Month }
 }

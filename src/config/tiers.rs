@@ -18,7 +18,7 @@ use crate::{
 
 use super::{
     fault::in_words_of_files,
-    fields::{self, Fields, text},
+    fields::{self, Fields, registered, text},
     named_key::{NamedKey, named_key},
     network_tiers::NetworkTiers,
     node::{Entry, Node, Value},
@@ -47,18 +47,13 @@ pub(super) fn read(
     }
     let source = fields.read("tier_from", read_source);
     (spec.tier_from, choice.source) = source.unzip();
-    match (fields.get("tier_from"), tiers) {
-        (Some(node), None) => {
-            let reason = "`tier_from` without `tiers`";
-            let reading = &mut *fields.reading;
-            reading.add(node.place, reason, "add the tiers by name");
-        }
-        (None, Some(node)) if overrides.is_none() => {
-            let remedy = "add `tier_from` or `overrides`";
-            let reading = &mut *fields.reading;
-            reading.add(node.place, "nothing chooses these tiers", remedy);
-        }
-        _ => {}
+    let has_source = fields.get("tier_from").is_some();
+    if has_source && tiers.is_none() {
+        let reason = "`tier_from` without `tiers`";
+        fields.add("tier_from", reason, "add the tiers by name");
+    } else if !has_source && tiers.is_some() && overrides.is_none() {
+        let remedy = "add `tier_from` or `overrides`";
+        fields.add("tiers", "nothing chooses these tiers", remedy);
     }
     for item in overrides.map_or(&[][..], |node| fields::items(node).0) {
         let read = read_override(item, (key, steps), &names, &mut choice, fields.reading);
@@ -233,9 +228,8 @@ fn read_source(node: &Node, reading: &mut FileReading) -> Option<(TierSourceSpec
             Some((TierSourceSpec::Header(name), source))
         }
         (None, Some(node)) => {
-            let name = text(node, reading)?;
-            let named = (&*name, node.place);
-            let source = reading.registered(named, "tier_name", |registry| &registry.tier_names)?;
+            let (name, source) =
+                registered(node, reading, "tier_name", |registry| &registry.tier_names)?;
             Some((TierSourceSpec::Custom(name), Source::Custom(source)))
         }
         _ => reading.fault(node.place, "not one source", remedy),

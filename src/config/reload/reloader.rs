@@ -48,10 +48,8 @@ pub(super) struct Reloader {
 struct Progress {
     /// The latest versions that were in force, from the oldest.
     history: VecDeque<RuleVersion>,
-    /// The text that was refused last; `None` if it could not be read.
-    refused: Option<(Format, String)>,
-    /// Why it was refused.
-    refusal: Option<ReloadError>,
+    /// What was refused last, `None` if it could not be read, and why.
+    refused: Option<(Option<RuleVersion>, ReloadError)>,
 }
 
 impl Reloader {
@@ -76,7 +74,6 @@ impl Reloader {
             progress: Mutex::new(Progress {
                 history: VecDeque::from([version]),
                 refused: None,
-                refusal: None,
             }),
             state: watch::Sender::new(state),
         }
@@ -114,7 +111,7 @@ impl Reloader {
             Ok((format, text)) if state.version.has_text(*format, text) => {
                 state.last_error.is_none()
             }
-            Ok(read) => progress.refused.as_ref() == Some(read),
+            Ok((format, text)) => progress.refusal_of(*format, text).is_some(),
             Err(error) => match &state.last_error {
                 Some(ReloadError::Rules(last)) => last == error,
                 _ => false,
@@ -167,17 +164,13 @@ impl Reloader {
         };
         if self.state.borrow().version.has_text(format, &text) {
             progress.refused = None;
-            progress.refusal = None;
             self.set_error(None);
             return Ok(None);
         }
-        let known = (format, text);
-        if progress.refused.as_ref() == Some(&known)
-            && let Some(error) = progress.refusal.clone()
-        {
-            return Err(error);
+        if let Some(error) = progress.refusal_of(format, &text) {
+            return Err(error.clone());
         }
-        let new = NewRules::new(known.0, known.1);
+        let new = NewRules::new(format, text);
         Ok(Some(new.into_version(self.next_id())))
     }
 
@@ -192,7 +185,7 @@ impl Reloader {
         parsed: Result<RuleSet, RuleSetError>,
     ) -> Result<RuleVersion, ReloadError> {
         let mut progress = self.progress.lock();
-        let refused = (version.format(), version.text().to_owned());
+        let refused = version.clone();
         let rules = parsed.map_err(ReloadError::from);
         let swapped = rules.and_then(|rules| self.swap(&mut progress, version, rules));
         swapped.map_err(|error| self.refuse(&mut progress, Some(refused), error))
@@ -295,7 +288,6 @@ impl Reloader {
                 .map_err(ReloadError::Layer)?;
         }
         progress.refused = None;
-        progress.refusal = None;
         progress.history.push_back(version.clone());
         while progress.history.len() > KEPT {
             progress.history.pop_front();
@@ -320,11 +312,10 @@ impl Reloader {
     fn refuse(
         &self,
         progress: &mut Progress,
-        text: Option<(Format, String)>,
+        version: Option<RuleVersion>,
         error: ReloadError,
     ) -> ReloadError {
-        progress.refused = text;
-        progress.refusal = Some(error.clone());
+        progress.refused = Some((version, error.clone()));
         if self.set_error(Some(error.clone())) {
             log::event!(
                 WARN,
@@ -362,8 +353,9 @@ impl Reloader {
     #[cfg(feature = "redis")]
     pub(super) fn note_reached(&self) -> Result<(), ReloadError> {
         let progress = self.progress.lock();
-        self.set_error(progress.refusal.clone());
-        progress.refusal.clone().map_or(Ok(()), Err)
+        let refusal = progress.refused.as_ref().map(|(_, error)| error);
+        self.set_error(refusal.cloned());
+        refusal.cloned().map_or(Ok(()), Err)
     }
 
     /// Sets the error that handles show. Returns whether it is another one.
@@ -377,6 +369,15 @@ impl Reloader {
             state.last_error = error;
             !is_same
         })
+    }
+}
+
+impl Progress {
+    /// Returns why a text was refused; `None` if it was not refused last.
+    fn refusal_of(&self, format: Format, text: &str) -> Option<&ReloadError> {
+        let (version, error) = self.refused.as_ref()?;
+        let version = version.as_ref()?;
+        version.has_text(format, text).then_some(error)
     }
 }
 
