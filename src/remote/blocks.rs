@@ -36,10 +36,10 @@ use crate::{
 };
 
 use super::{
-    batch,
     client::Client,
     cluster::Cluster,
     protocol::{Keyspace, Script, malformed},
+    route,
 };
 
 /// The blocks of one store.
@@ -182,7 +182,7 @@ impl SharedBlocks {
     /// # Errors
     ///
     /// [`ErrorKind::Unavailable`] at once while the breaker of that server is open. Otherwise those of
-    /// [`batch::run_command`].
+    /// [`route::run_command`].
     async fn run(
         &self,
         cluster: &Cluster,
@@ -200,11 +200,11 @@ impl SharedBlocks {
             arguments(&mut command);
             command
         };
-        let reply = batch::run_command(&node.client, &command(Script::by_hash)).await;
+        let reply = route::run_command(&node.client, &command(Script::by_hash)).await;
         match reply {
             // The server may not have the script.
             Err(error) if error.kind() == ErrorKind::Script => {
-                batch::run_command(&node.client, &command(Script::by_text)).await
+                route::run_command(&node.client, &command(Script::by_text)).await
             }
             reply => reply,
         }

@@ -12,9 +12,9 @@ use crate::{
 };
 
 use super::{
-    batch,
     client::Client,
     protocol::RedisKey,
+    route,
     shared_top_keys::{MOST_INSTANCES, SharedTopKeys},
 };
 
@@ -23,7 +23,7 @@ use super::{
 ///
 /// # Errors
 ///
-/// Those of [`batch::run_command`] for each page, and [`ErrorKind::ForeignValue`] if none of the snapshots can be read.
+/// Those of [`route::run_command`] for each page, and [`ErrorKind::ForeignValue`] if none of the snapshots can be read.
 pub(super) async fn read(client: &Arc<Client>) -> Result<Vec<Snapshot>, Error> {
     let (mut snapshots, mut unread) = (Vec::new(), Vec::new());
     let keys = client.registration.top_keys.get().map(SharedTopKeys::keys);
@@ -50,7 +50,7 @@ async fn read_hash(client: &Arc<Client>, key: &RedisKey) -> Result<Vec<Vec<u8>>,
     loop {
         let mut command = redis::cmd("HSCAN");
         command.arg(key.as_slice()).arg(cursor);
-        let reply = batch::run_command(client, command.arg("COUNT").arg(PAGE)).await?;
+        let reply = route::run_command(client, command.arg("COUNT").arg(PAGE)).await?;
         let (next, page) = page_of(reply).ok_or_else(unreadable)?;
         fields.extend(page);
         if next == 0 {

@@ -204,6 +204,7 @@ mod node;
 mod primary;
 mod protocol;
 mod registration;
+mod route;
 #[cfg(feature = "reload")]
 mod rule_store;
 mod sentinel;

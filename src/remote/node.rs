@@ -4,6 +4,7 @@
 //! Node::decide
 //!   Guard::before             decides here if the server is unavailable
 //!   Request::decide           keyspace.rs and codec.rs: keys and arguments
+//!   route::submit             to where redirects lead
 //!   batch::submit             sent at once, or queued for a worker; shed while too many wait
 //!     Scheduler::submit         picks a lane, or adds the request to the queue
 //!     Worker::call              one EVALSHA for up to 64 charges
@@ -48,11 +49,10 @@ use crate::top_keys::Snapshot;
 use super::fleet_top_keys;
 
 use super::{
-    batch,
     client::Client,
     connection::classify,
     protocol::{Redirect, Request, malformed, takes_slots},
-    slot_guard,
+    route, slot_guard,
 };
 
 /// A server: the only one, or a node of a cluster.
@@ -242,7 +242,7 @@ impl Sending {
         let reply = if takes_slots {
             slot_guard::submit(&client, request, &charges, submitted_at).await
         } else {
-            batch::submit_since(&client, request, submitted_at).await
+            route::submit_since(&client, request, submitted_at).await
         };
         let result = match reply {
             Ok(reply) => reply.into_decision(&charges),
@@ -320,7 +320,7 @@ fn settle(client: &Arc<Client>, receipt: &Receipt) -> StoreFuture<()> {
     // Each on its own: the failure of one request does not keep the others from being sent.
     StoreFuture::boxed(async move {
         let requests = requests.into_iter().map(|(request, _)| request);
-        let results = join_all(requests.map(|request| batch::submit(&client, request))).await;
+        let results = join_all(requests.map(|request| route::submit(&client, request))).await;
         results.into_iter().try_for_each(|result| result?.check())
     })
 }
@@ -342,7 +342,7 @@ fn reset(client: &Arc<Client>, policy: &Policy, key: &Key) -> StoreFuture<()> {
     }
     command.arg(client.keyspace.ban_key(policy, key).as_slice());
     StoreFuture::boxed(async move {
-        batch::run_command(&client, &command).await?;
+        route::run_command(&client, &command).await?;
         Ok(())
     })
 }
@@ -352,7 +352,7 @@ fn ban_state(client: &Arc<Client>, policy: &Policy, key: &Key) -> StoreFuture<Op
     let mut command = redis::cmd("GET");
     command.arg(client.keyspace.ban_key(policy, key).as_slice());
     StoreFuture::boxed(async move {
-        match batch::run_command(&client, &command).await? {
+        match route::run_command(&client, &command).await? {
             Value::Nil => Ok(None),
             Value::BulkString(bytes) => {
                 let state = BanState::from_stored(&bytes, Clock::system().now());

@@ -13,11 +13,11 @@ use crate::{
 };
 
 use super::{
-    batch,
     client::Client,
     cluster::split,
     node::{check_clock, send},
     protocol::Request,
+    route,
 };
 
 impl Primary for Client {
@@ -33,7 +33,7 @@ impl Primary for Client {
             return StoreFuture::ready(Ok(()));
         };
         // A merge that was made before is denied, which is as good.
-        StoreFuture::boxed(async move { batch::submit(&self, Box::new(request)).await?.check() })
+        StoreFuture::boxed(async move { route::submit(&self, Box::new(request)).await?.check() })
     }
 
     fn probe(self: Arc<Self>) -> StoreFuture<()> {
@@ -43,7 +43,7 @@ impl Primary for Client {
         StoreFuture::boxed(async move {
             self.skip_next_backoff();
             let request = Request::probe(&self.keyspace, self.probe_identity().as_bytes());
-            let reply = batch::submit(&self, Box::new(request)).await?;
+            let reply = route::submit(&self, Box::new(request)).await?;
             if reply.is_admitted() {
                 return Ok(());
             }

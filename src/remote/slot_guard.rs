@@ -34,16 +34,16 @@ use crate::{
 };
 
 use super::{
-    batch,
     client::Client,
     protocol::{CancelHandle, Request, RequestResult, takes_slots},
+    route,
 };
 
 /// Sends a decision on charges of which some take slots.
 ///
 /// # Errors
 ///
-/// Those of [`batch::submit`]. Slots that may have been taken are then released in the background.
+/// Those of [`route::submit`]. Slots that may have been taken are then released in the background.
 ///
 /// # Cancel safety
 ///
@@ -64,7 +64,7 @@ pub(super) async fn submit(
     let cancel_handle = request.cancel_handle();
     let deciding = {
         let client = Arc::clone(client);
-        Box::pin(async move { batch::submit_since(&client, request, submitted_at).await })
+        Box::pin(async move { route::submit_since(&client, request, submitted_at).await })
     };
     let decision = SlotDecision {
         deciding: Some(deciding),
@@ -101,7 +101,7 @@ async fn renew_once(
     let borrowed: Vec<Charge<'_>> = charges.iter().map(OwnedCharge::borrow).collect();
     let requests = Request::renew_all(&client.keyspace, &borrowed, take_again);
     let renewing = requests.into_iter().map(|(request, indexes)| async move {
-        let reply = batch::submit(client, request).await?;
+        let reply = route::submit(client, request).await?;
         reply.check()?;
         let is_missing = |bit: usize| reply.missing() >> bit & 1 == 1;
         let missing = indexes.into_iter().enumerate();
@@ -253,7 +253,7 @@ impl RetryOwner for Client {
                 // A replica may have taken over since.
                 let owner = request.slot().and_then(|slot| client.client_of(slot));
                 let client = owner.as_ref().unwrap_or(client);
-                (batch::submit(client, request).await, indexes)
+                (route::submit(client, request).await, indexes)
             });
             for (result, indexes) in join_all(releasing).await {
                 if let Err(error) = result

@@ -8,38 +8,38 @@ use redis::{Cmd, Pipeline, Value};
 use tokio::runtime::Handle;
 
 use crate::{
-    clock::Clock,
+    clock::Timestamp,
     error::{Error, Phase},
-    task::timer::sleep,
 };
 
 use super::{
     super::{
         client::Client,
         connection::{LaneConnection, SendError, classify},
-        protocol::Redirect,
     },
     exchange::watched,
-    submit::{MAX_REDIRECTS, USUAL_REDIRECTS, ensure_watched, moving_wait, until_expired},
+    submit::{ensure_watched, until_expired},
     worker::Worker,
 };
 
-/// Sends a command that is not a decision, to where a cluster redirects it, and returns its reply.
+/// Sends a command that is not a decision to one server, and returns its reply. Its deadline began at `began_at`.
 ///
 /// # Errors
 ///
-/// Those of the connection and of the server, and [`ErrorKind::Timeout`](crate::ErrorKind::Timeout) at the deadline.
+/// Those of the connection and of the server, redirects too, and [`ErrorKind::Timeout`](crate::ErrorKind::Timeout) at the deadline.
 pub(in crate::remote) async fn run_command(
     client: &Arc<Client>,
     command: &Cmd,
+    is_asking: bool,
+    began_at: Timestamp,
 ) -> Result<Value, Error> {
     Handle::try_current().map_err(classify::no_runtime)?;
     ensure_watched(client)?;
-    let call = client.scheduler.begin_command(Clock::system().now());
+    let call = client.scheduler.begin_command(began_at);
     // Ends the call when it is dropped.
     let _worker = Worker::calling(Arc::clone(client), call.id);
     ensure_watched(client)?;
-    let sending = pin!(send_redirected(client, command));
+    let sending = pin!(send_command(client, command, is_asking));
     let mut watched = pin!(watched(client, &call, sending));
     match poll_fn(|context| until_expired(watched.as_mut(), &call.alarm, context)).await {
         Some(Some(result)) => result,
@@ -48,35 +48,6 @@ pub(in crate::remote) async fn run_command(
         } else {
             Phase::Connect
         })),
-    }
-}
-
-/// Sends a command, and follows redirects until the call is abandoned.
-async fn send_redirected(client: &Arc<Client>, command: &Cmd) -> Result<Value, Error> {
-    let mut node = Arc::clone(client);
-    let (mut redirects, mut waits, mut is_asking) = (0, 0, false);
-    loop {
-        let error = match send_command(&node, command, is_asking).await {
-            Ok(reply) => return Ok(reply),
-            Err(error) => error,
-        };
-        let Some(redirect) = Redirect::of(&error, 1).filter(|_| redirects < MAX_REDIRECTS) else {
-            return Err(error);
-        };
-        redirects += 1;
-        is_asking = matches!(redirect, Redirect::Ask(_));
-        let is_moving = matches!(redirect, Redirect::Split | Redirect::TryAgain);
-        if is_moving || redirects > USUAL_REDIRECTS {
-            waits += 1;
-            sleep(moving_wait(waits)).await;
-        }
-        node = match redirect {
-            Redirect::Ask(_) | Redirect::Moved { .. } => {
-                let next = node.follow(&redirect);
-                next.ok_or_else(|| classify::unreachable(&redirect))?
-            }
-            Redirect::Split | Redirect::TryAgain => Arc::clone(client),
-        };
     }
 }
 

@@ -68,4 +68,4 @@ mod worker;
 
 pub(super) use self::command::run_command;
 pub(super) use self::scheduler::Scheduler;
-pub(super) use self::submit::{submit, submit_since};
+pub(super) use self::submit::{Answer, submit};

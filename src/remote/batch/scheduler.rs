@@ -64,7 +64,7 @@ pub(in crate::remote) struct Scheduler {
     /// Whether new requests are shed. Every decision reads it without the lock.
     pub(in crate::remote) shedding: Shedding,
     /// Calls with a lower number were begun for a server that has been replaced since.
-    first_current_call: AtomicU64,
+    first_call_of_server: AtomicU64,
     traffic: Mutex<Traffic>,
 }
 
@@ -151,7 +151,7 @@ impl Scheduler {
     pub(in crate::remote) fn new(deadline: Duration, lanes: Box<[Arc<Lane>]>) -> Self {
         Self {
             shedding: Shedding::default(),
-            first_current_call: AtomicU64::new(0),
+            first_call_of_server: AtomicU64::new(0),
             traffic: Mutex::new(Traffic::new(deadline, lanes.len())),
             lanes,
         }
@@ -211,7 +211,7 @@ impl Scheduler {
     /// sends then.
     pub(super) fn note_replaced(&self) -> VecDeque<Job> {
         let mut traffic = self.traffic.lock();
-        self.first_current_call
+        self.first_call_of_server
             .store(traffic.next_number, Ordering::Release);
         self.shedding.end();
         traffic.queue.drain()
@@ -219,8 +219,8 @@ impl Scheduler {
 
     /// Returns the number of the first call that was begun for the present server.
     #[inline]
-    pub(super) fn first_current_call(&self) -> u64 {
-        self.first_current_call.load(Ordering::Acquire)
+    pub(in crate::remote) fn first_call_of_server(&self) -> u64 {
+        self.first_call_of_server.load(Ordering::Acquire)
     }
 
     /// Notes a command that is not a decision, so that its deadline is kept. It belongs to no connection.

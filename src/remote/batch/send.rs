@@ -82,7 +82,7 @@ pub(super) async fn send(
             contain_panic(|| job.waiter.complete(Err(classify::replaced())));
         }
     });
-    let is_before_replaced = call.number < client.scheduler.first_current_call();
+    let is_before_replaced = call.number < client.scheduler.first_call_of_server();
     if is_before_replaced && !may_reach_successor(requests) {
         return Err(CallFailure::Replaced);
     }

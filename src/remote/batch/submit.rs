@@ -4,26 +4,17 @@
 //! submit --> Scheduler::submit --> SendNow: call in this future ------> result
 //!    ^                         '-> Queued: wait for a worker to call -> result
 //!    |                                                                   |
-//!    |---- NotSent: the connection or the runtime of the worker ended ---|
-//!    '---- Redirected: another node of the cluster has the keys ---------'
+//!    '---- NotSent: the connection or the runtime of the worker ended ---'
 //! ```
 //!
-//! A request is submitted again at most once for each lane and once more, and for at most 16 redirects in a row. It always has
-//! its first time, so its deadline does not move.
-//!
-//! # Redirects
-//!
-//! Two redirects in a row are usual: `MOVED` by a node that has given the slot away, then `ASK` while it moves on. Nodes that
-//! disagree about a slot redirect in a circle, as one does that announces the address of another. So each further redirect
-//! waits first, as after `TRYAGAIN`, and the error of a request that nobody decides names its hash slot. The fallback
-//! collects these.
+//! A request is submitted again at most once for each lane and once more. It always has its first time, so its deadline does
+//! not move.
 
 use std::{
     future::Future,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
-    time::Duration,
 };
 
 use tokio::runtime::Handle;
@@ -31,14 +22,14 @@ use tokio::runtime::Handle;
 use crate::{
     clock::{Clock, Timestamp},
     error::{Error, Phase},
-    task::{backoff::jittered, home, timer::sleep},
+    task::home,
 };
 
 use super::{
     super::{
         client::Client,
         connection::classify,
-        protocol::{Delivery, Redirect, Request, RequestResult},
+        protocol::{Redirect, Request, RequestResult},
     },
     calls::{Alarm, CallHandle},
     queue::JobResult,
@@ -47,8 +38,19 @@ use super::{
     worker::Worker,
 };
 
-/// Sends a request, together with whatever else waits, and returns its reply. Needs a Tokio runtime, with or without
-/// timers.
+/// The end of a request at one server.
+pub(in crate::remote) enum Answer {
+    /// A reply, or the error of its call.
+    Replied(RequestResult),
+    /// The server did not execute it.
+    Redirected(Box<Request>, Redirect),
+}
+
+/// Sends a request to one server, together with whatever else waits, and returns its reply. Needs a Tokio runtime, with or
+/// without timers.
+///
+/// `first_call_of_server` is that of the server when the request was meant for it: one that has replaced it since does not get the
+/// request.
 ///
 /// # Errors
 ///
@@ -63,142 +65,37 @@ use super::{
 /// [`ErrorKind::Timeout`]: crate::ErrorKind::Timeout
 pub(in crate::remote) async fn submit(
     client: &Arc<Client>,
-    request: Box<Request>,
-) -> RequestResult {
-    submit_since(client, request, now()).await
-}
-
-/// As [`submit`], for a request whose deadline began at `submitted_at`.
-pub(in crate::remote) async fn submit_since(
-    client: &Arc<Client>,
     mut request: Box<Request>,
     submitted_at: Timestamp,
-) -> RequestResult {
-    let mut tried_at = now();
-    let own_current_call = client.scheduler.first_current_call();
-    let mut first_current_call = own_current_call;
-    let slot = request.slot();
-    let in_slot = |error: Error| match slot {
-        Some(slot) => error.with_slot(slot),
-        None => error,
-    };
-    // The node that a redirect leads to.
-    let mut redirected = None;
-    let (mut unsent, mut redirects) = (0, Redirects::default());
+    first_call_of_server: u64,
+) -> Result<Answer, Error> {
+    let mut unsent = 0;
     loop {
-        let node = redirected.as_ref().unwrap_or(client);
-        match submit_to(node, request, submitted_at, tried_at).await? {
-            JobResult::Replied(result) => {
-                let is_of_slot = result.as_ref().is_err_and(classify::is_of_one_slot);
-                return if is_of_slot {
-                    result.map_err(in_slot)
-                } else {
-                    result
-                };
+        let tried_at = Clock::system().now();
+        request = match submit_once(client, request, submitted_at, tried_at).await? {
+            JobResult::Replied(result) => return Ok(Answer::Replied(result)),
+            JobResult::Redirected(request, redirect) => {
+                return Ok(Answer::Redirected(request, redirect));
             }
-            JobResult::NotSent(handed_back) => {
-                // Each lane may find its connection closed once. Then another lane sends the request.
-                unsent += 1;
-                if unsent == node.scheduler.lanes().len() + 2 {
-                    return Err(classify::runtime_ended());
-                }
-                if node.scheduler.first_current_call() > first_current_call {
-                    return Err(classify::replaced());
-                }
-                request = handed_back;
-            }
-            JobResult::Redirected(handed_back, redirect) => {
-                request = handed_back;
-                let left = (submitted_at + client.deadline).since(now());
-                if let Some(wait) = redirects.note(&redirect, left).map_err(in_slot)? {
-                    sleep(wait).await;
-                }
-                redirected = follow(node, &mut request, &redirect).map_err(in_slot)?;
-                if !request.is_probe()
-                    && let Some(node) = &redirected
-                    && node.was_promoted_since(submitted_at)
-                {
-                    return Err(classify::replaced());
-                }
-                // The same server may have been replaced meanwhile.
-                first_current_call = redirected
-                    .as_ref()
-                    .map_or(own_current_call, |node| node.scheduler.first_current_call());
-            }
+            JobResult::NotSent(request) => request,
+        };
+        // Each lane may find its connection closed once. Then another lane sends the request.
+        unsent += 1;
+        if unsent == client.scheduler.lanes().len() + 2 {
+            return Err(classify::runtime_ended());
         }
-        tried_at = now();
+        if client.scheduler.first_call_of_server() > first_call_of_server {
+            return Err(classify::replaced());
+        }
     }
 }
 
-/// The redirects of one request.
-#[derive(Default)]
-struct Redirects {
-    in_a_row: u32,
-    /// Redirects that were followed after a wait.
-    waits: u32,
-}
-
-impl Redirects {
-    /// Counts a redirect. Returns the wait before it is followed, if any.
-    ///
-    /// # Errors
-    ///
-    /// That of too many redirects, or of a wait that is longer than the time that is left.
-    fn note(&mut self, redirect: &Redirect, left: Duration) -> Result<Option<Duration>, Error> {
-        let is_moving = *redirect == Redirect::TryAgain;
-        self.in_a_row = if is_moving { 0 } else { self.in_a_row + 1 };
-        let waits = is_moving || self.in_a_row > USUAL_REDIRECTS;
-        self.waits += u32::from(waits);
-        let wait = waits.then(|| moving_wait(self.waits));
-        let is_late = left.is_zero() || wait.is_some_and(|wait| wait > left);
-        if is_late || self.in_a_row > MAX_REDIRECTS {
-            return Err(classify::unresolved(redirect, self.in_a_row));
-        }
-        Ok(wait)
-    }
-}
-
-/// Prepares a request for its next try. Returns the node that the redirect of `client` leads to, or `None` for the node that
-/// the request was first sent to.
-///
-/// # Errors
-///
-/// [`ErrorKind::InvalidConfig`](crate::ErrorKind::InvalidConfig) if the node cannot be found.
-fn follow(
-    client: &Client,
-    request: &mut Request,
-    redirect: &Redirect,
-) -> Result<Option<Arc<Client>>, Error> {
-    let delivery = match redirect {
-        Redirect::Ask(_) => Delivery::Asking,
-        Redirect::Moved { .. } | Redirect::Split => Delivery::Shared,
-        Redirect::TryAgain => Delivery::Alone,
-    };
-    request.set_delivery(delivery);
-    match redirect {
-        Redirect::Ask(_) | Redirect::Moved { .. } => {
-            let node = client.follow(redirect);
-            let node = node.ok_or_else(|| {
-                let finding = "the redis cluster has slots at nodes that a pool of the application cannot reach";
-                client.check.warn_of_unreachable(finding);
-                classify::unreachable(redirect)
-            })?;
-            Ok(Some(node))
-        }
-        Redirect::Split => {
-            client.note_mode(true);
-            Ok(None)
-        }
-        Redirect::TryAgain => Ok(None),
-    }
-}
-
-/// Sends a request to one node, and waits for its end.
+/// Sends a request, and waits for its end.
 ///
 /// # Errors
 ///
 /// That of a caller that cannot wait, and [`ErrorKind::Timeout`](crate::ErrorKind::Timeout) at the deadline.
-async fn submit_to(
+async fn submit_once(
     client: &Arc<Client>,
     request: Box<Request>,
     submitted_at: Timestamp,
@@ -259,23 +156,6 @@ async fn call_alone(client: Arc<Client>, call: CallHandle, request: Box<Request>
     result.distribute(requests.into_iter(), |result| end = Some(result));
     end.expect("one result per request")
 }
-
-/// Returns the wait before a slot that is being moved is tried again.
-pub(super) fn moving_wait(tries: u32) -> Duration {
-    jittered(FIRST_MOVING_WAIT * (1 << tries.min(4)))
-}
-
-/// Returns the present time of this process' clock, by which deadlines are kept.
-fn now() -> Timestamp {
-    Clock::system().now()
-}
-
-/// Redirects in a row that are followed at once.
-pub(super) const USUAL_REDIRECTS: u32 = 2;
-/// The most redirects that one request follows in a row.
-pub(super) const MAX_REDIRECTS: u32 = 16;
-/// Half of the first wait while a slot is being moved. The waits double four times, and are jittered.
-const FIRST_MOVING_WAIT: Duration = Duration::from_millis(1);
 
 // === OwnCall ===
 

@@ -48,11 +48,11 @@ use crate::{
 
 use super::{
     super::{
-        batch,
         client::{Client, Nodes},
         connection::Lane,
         node::Node,
         protocol::{NodeAddress, Redirect},
+        route,
     },
     slot_map::{SlotMap, UNKNOWN},
     topology::{self, SlotRange},
@@ -185,7 +185,7 @@ impl Cluster {
     async fn look_up(&self) {
         for client in self.candidates() {
             let mut command = redis::cmd("CLUSTER");
-            let reply = batch::run_command(&client, command.arg("SLOTS")).await;
+            let reply = route::run_command(&client, command.arg("SLOTS")).await;
             let ranges = reply.and_then(|reply| topology::parse(&reply, client.address.as_ref()));
             match ranges {
                 Ok(ranges) if !ranges.is_empty() => return self.replace_map(&ranges),
