@@ -4,7 +4,7 @@ use crate::{charge::MAX_CHARGES, limiter::MAX_POLICIES, rules::Rule};
 
 use super::{
     fields::{self, Fields, boolean, choice, whole},
-    node::{Node, Place, Value},
+    node::{LocatedValue, Position, Value},
     reading::FileReading,
     requests::{Several, requests},
     rule,
@@ -20,7 +20,7 @@ pub(super) struct Decoded {
 }
 
 /// Reads a whole file. `None` if there are faults.
-pub(super) fn rule_set(root: &Node, reading: &mut FileReading) -> Option<Decoded> {
+pub(super) fn rule_set(root: &LocatedValue, reading: &mut FileReading) -> Option<Decoded> {
     let mut file = Fields::of(root, "begin with `rules:`", reading)?;
     let version = file.read("version", read_version);
     let defaults = file.read("defaults", read_defaults).unwrap_or_default();
@@ -38,7 +38,7 @@ pub(super) fn rule_set(root: &Node, reading: &mut FileReading) -> Option<Decoded
         if rule.is_none() && reading.noted() == noted {
             // Never left out: that would be a limit that nobody enforces.
             let remedy = "compare it with docs/rules.md";
-            reading.add(node.place, "this rule cannot be read", remedy);
+            reading.add(node.position, "this rule cannot be read", remedy);
         }
         read.extend(rule);
         reading.rule = None;
@@ -66,25 +66,25 @@ pub(super) fn rule_set(root: &Node, reading: &mut FileReading) -> Option<Decoded
     })
 }
 
-fn read_version(node: &Node, reading: &mut FileReading) -> Option<u64> {
+fn read_version(node: &LocatedValue, reading: &mut FileReading) -> Option<u64> {
     let version = whole(node, reading)?;
     if version != 1 {
         let reason = format!("version {version}");
-        reading.add(node.place, reason, "write `version: 1`");
+        reading.add(node.position, reason, "write `version: 1`");
     }
     Some(version)
 }
 
-fn read_list<'n>(node: &'n Node, reading: &mut FileReading) -> Option<&'n [Node]> {
+fn read_list<'n>(node: &'n LocatedValue, reading: &mut FileReading) -> Option<&'n [LocatedValue]> {
     let remedy = "write `- id: ..` for each rule";
     match &node.value {
         Value::List(nodes) if !nodes.is_empty() => Some(nodes),
-        Value::List(_) => reading.fault(node.place, "no rules", remedy),
+        Value::List(_) => reading.fault(node.position, "no rules", remedy),
         _ => reading.expect(node, remedy),
     }
 }
 
-fn read_defaults(node: &Node, reading: &mut FileReading) -> Option<DefaultsSpec> {
+fn read_defaults(node: &LocatedValue, reading: &mut FileReading) -> Option<DefaultsSpec> {
     let mut fields = Fields::of(node, "write a mapping", reading)?;
     let spec = DefaultsSpec {
         algorithm: fields.read("algorithm", choice),
@@ -97,22 +97,26 @@ fn read_defaults(node: &Node, reading: &mut FileReading) -> Option<DefaultsSpec>
     Some(spec)
 }
 
-fn read_headers(node: &Node, reading: &mut FileReading) -> Option<OneOrMany<HeaderFamily>> {
+fn read_headers(node: &LocatedValue, reading: &mut FileReading) -> Option<OneOrMany<HeaderFamily>> {
     let (items, is_list) = fields::items(node);
     let mut read = Vec::new();
     for item in items {
         let family = choice(item, reading);
         if family.is_some_and(|family| read.contains(&family)) {
             let reason = "a family that is there twice";
-            reading.add(item.place, reason, "keep one of them");
+            reading.add(item.position, reason, "keep one of them");
         } else if family == Some(HeaderFamily::None) && items.len() > 1 {
-            reading.add(item.place, "`none` beside other families", "leave it out");
+            reading.add(
+                item.position,
+                "`none` beside other families",
+                "leave it out",
+            );
         }
         read.extend(family);
     }
     if items.is_empty() {
         let remedy = "write `none`, or leave the field out";
-        reading.add(node.place, "an empty list", remedy);
+        reading.add(node.position, "an empty list", remedy);
     }
     OneOrMany::of(read, is_list)
 }
@@ -120,8 +124,8 @@ fn read_headers(node: &Node, reading: &mut FileReading) -> Option<OneOrMany<Head
 // === All rules together ===
 
 /// Notes candidates whose policies have the name of another rule.
-fn check_candidates(nodes: &[Node], reading: &mut FileReading) {
-    for (node, place) in nodes.iter().take(MAX_POLICIES).filter_map(candidate_of) {
+fn check_candidates(nodes: &[LocatedValue], reading: &mut FileReading) {
+    for (node, position) in nodes.iter().take(MAX_POLICIES).filter_map(candidate_of) {
         let Some(Value::Text(id)) = node.field("id").map(|node| &node.value) else {
             continue;
         };
@@ -132,14 +136,14 @@ fn check_candidates(nodes: &[Node], reading: &mut FileReading) {
                 "the candidate is named {name:?}, as the rule in line {}",
                 other.line
             );
-            reading.add(place, reason, "give that rule another id");
+            reading.add(position, reason, "give that rule another id");
             reading.rule = None;
         }
     }
 }
 
 /// Notes the first rule that is one too many.
-fn check_number(nodes: &[Node], reading: &mut FileReading) {
+fn check_number(nodes: &[LocatedValue], reading: &mut FileReading) {
     let (mut all, mut unconditional) = (0, 0);
     for node in nodes {
         let policies = 1 + usize::from(candidate_of(node).is_some());
@@ -150,7 +154,7 @@ fn check_number(nodes: &[Node], reading: &mut FileReading) {
         if all > MAX_POLICIES {
             let reason = format!("more than {MAX_POLICIES} policies (a candidate is one too)");
             let remedy = "put some of the rules into another layer";
-            return reading.add(node.place, reason, remedy);
+            return reading.add(node.position, reason, remedy);
         }
         if unconditional > MAX_CHARGES {
             let reason = format!(
@@ -158,13 +162,13 @@ fn check_number(nodes: &[Node], reading: &mut FileReading) {
             );
             let remedy =
                 "add a `path`, `method` or `host`, or put some of the rules into another layer";
-            return reading.add(node.place, reason, remedy);
+            return reading.add(node.position, reason, remedy);
         }
     }
 }
 
-fn candidate_of(rule: &Node) -> Option<(&Node, Place)> {
-    Some((rule, rule.field("candidate")?.place))
+fn candidate_of(rule: &LocatedValue) -> Option<(&LocatedValue, Position)> {
+    Some((rule, rule.field("candidate")?.position))
 }
 
 /// The fields of a rule that leave out requests.

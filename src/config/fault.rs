@@ -3,15 +3,15 @@
 //! # Why does a rule file list all of its faults?
 //!
 //! A file is edited at night, by hand, and is checked by the process that is to use it. If it stopped at the first fault, each
-//! correction would need another try. So the parsers of all three formats make one tree whose parts know their places
+//! correction would need another try. So the parsers of all three formats make one tree whose parts know their positions
 //! (`node.rs`), and one reader notes every fault in it (`decode.rs`, `rule.rs`). serde would stop at the first fault, and has
-//! no places in a tree. It only writes rule sets, and the JSON Schema comes from the same types. The reader also finds what
+//! no positions in a tree. It only writes rule sets, and the JSON Schema comes from the same types. The reader also finds what
 //! `build()` would refuse: a policy is made setting by setting (`policy_steps.rs`), and the setting after which it cannot work is
 //! at fault. In place of a limit with a fault, the reader uses one that every algorithm can count, so that it checks the other
 //! settings. A test makes random files, and builds a layer from each one without a fault.
 //!
 //! The YAML parser accepts much that is not JSON, and refuses the surrogate pairs of JSON. So JSON has another
-//! reader (`from_json.rs`): serde_json checks the syntax, and a walk over the text finds the place of each value. Anchors, aliases
+//! reader (`from_json.rs`): serde_json checks the syntax, and a walk over the text finds the position of each value. Anchors, aliases
 //! and tags are refused: no rule needs them, and an alias can make a small file a large one.
 
 use std::{error::Error, fmt};
@@ -19,47 +19,55 @@ use std::{error::Error, fmt};
 use crate::diagnosis::outside_text::shown;
 use crate::error as limiter;
 
-use super::node::{MAX_DEPTH, MAX_VALUES, Place};
+use super::node::{MAX_DEPTH, MAX_VALUES, Position};
 
 /// One fault of a rule file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    pub(super) place: Place,
+    pub(super) position: Position,
     pub(super) rule: Option<String>,
     pub(super) reason: String,
     pub(super) remedy: String,
 }
 
 impl Fault {
-    pub(super) fn new(place: Place, reason: impl Into<String>, remedy: impl Into<String>) -> Self {
+    pub(super) fn new(
+        position: Position,
+        reason: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Self {
         Self {
-            place,
+            position,
             rule: None,
             reason: shown(&reason.into(), MAX_TEXT),
             remedy: shown(&remedy.into(), MAX_TEXT),
         }
     }
 
-    pub(super) fn too_deep(place: Place) -> Self {
+    pub(super) fn too_deep(position: Position) -> Self {
         let reason = format!("more than {MAX_DEPTH} levels");
-        Self::new(place, reason, "nest less deeply")
+        Self::new(position, reason, "nest less deeply")
     }
 
-    pub(super) fn too_many_values(place: Place) -> Self {
+    pub(super) fn too_many_values(position: Position) -> Self {
         let reason = format!("more than {MAX_VALUES} values");
-        Self::new(place, reason, "write fewer rules, or move lists into code")
+        Self::new(
+            position,
+            reason,
+            "write fewer rules, or move lists into code",
+        )
     }
 
     /// Returns the line, from 1.
     #[must_use]
     pub fn line(&self) -> usize {
-        self.place.line
+        self.position.line
     }
 
     /// Returns the column in characters, from 1.
     #[must_use]
     pub fn column(&self) -> usize {
-        self.place.column
+        self.position.column
     }
 
     /// Returns the id of the rule; `None` if the fault is outside of the rules, or the rule has no id.
@@ -83,7 +91,7 @@ impl Fault {
 
 // === RuleSetError ===
 
-/// The faults of a rule file, in the order of their places: the first 100, and the number of the others.
+/// The faults of a rule file, in the order of their positions: the first 100, and the number of the others.
 ///
 /// Its text has one line for each fault, of at most 2 kB. What a file contains cannot break a line:
 /// a line break in a name is written as `\n`, and a long name without its middle.
@@ -101,7 +109,7 @@ pub struct RuleSetError {
 }
 
 impl RuleSetError {
-    /// Makes an error of the first faults in the order of their places, and the number of those that were left out.
+    /// Makes an error of the first faults in the order of their positions, and the number of those that were left out.
     pub(super) fn new(source: &str, faults: Vec<Fault>, left_out: usize) -> Self {
         Self {
             source: shown(source, MAX_TEXT),
@@ -134,7 +142,7 @@ impl fmt::Display for RuleSetError {
             if number > 0 {
                 f.write_str("\n")?;
             }
-            let Place { line, column } = fault.place;
+            let Position { line, column } = fault.position;
             write!(f, "{}:{line}:{column}: ", self.source)?;
             if let Some(rule) = &fault.rule {
                 write!(f, "rule {rule:?}: ")?;

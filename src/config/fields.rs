@@ -8,7 +8,7 @@ use std::{
 use crate::error::Error;
 
 use super::{
-    node::{Entry, Node, Place, Value},
+    node::{Entry, LocatedValue, Position, Value},
     reading::{FileReading, few_of},
     registry::Registry,
     spec::{Names, OneOrMany},
@@ -16,7 +16,7 @@ use super::{
 
 /// The fields of a mapping.
 pub(super) struct Fields<'n, 'r> {
-    pub(super) place: Place,
+    pub(super) position: Position,
     entries: &'n [Entry],
     asked: Vec<&'static str>,
     pub(super) reading: &'r mut FileReading,
@@ -24,12 +24,16 @@ pub(super) struct Fields<'n, 'r> {
 
 impl<'n, 'r> Fields<'n, 'r> {
     /// Returns the fields of a mapping; `None` if it is something else, which is noted.
-    pub(super) fn of(node: &'n Node, remedy: &str, reading: &'r mut FileReading) -> Option<Self> {
+    pub(super) fn of(
+        node: &'n LocatedValue,
+        remedy: &str,
+        reading: &'r mut FileReading,
+    ) -> Option<Self> {
         let Value::Map(entries) = &node.value else {
             return reading.expect(node, remedy);
         };
         Some(Self {
-            place: node.place,
+            position: node.position,
             entries,
             asked: Vec::new(),
             reading,
@@ -37,7 +41,7 @@ impl<'n, 'r> Fields<'n, 'r> {
     }
 
     /// Returns the value of a field. One without a value counts as absent.
-    pub(super) fn get(&mut self, name: &'static str) -> Option<&'n Node> {
+    pub(super) fn get(&mut self, name: &'static str) -> Option<&'n LocatedValue> {
         if !self.asked.contains(&name) {
             self.asked.push(name);
         }
@@ -50,7 +54,7 @@ impl<'n, 'r> Fields<'n, 'r> {
     pub(super) fn read<T>(
         &mut self,
         name: &'static str,
-        read: impl FnOnce(&'n Node, &mut FileReading) -> Option<T>,
+        read: impl FnOnce(&'n LocatedValue, &mut FileReading) -> Option<T>,
     ) -> Option<T> {
         let node = self.get(name)?;
         read(node, self.reading)
@@ -61,18 +65,18 @@ impl<'n, 'r> Fields<'n, 'r> {
         &mut self,
         name: &'static str,
         remedy: &str,
-        read: impl FnOnce(&'n Node, &mut FileReading) -> Option<T>,
+        read: impl FnOnce(&'n LocatedValue, &mut FileReading) -> Option<T>,
     ) -> Option<T> {
         if self.get(name).is_none() {
             self.reading
-                .add(self.place, format!("`{name}` is missing"), remedy);
+                .add(self.position, format!("`{name}` is missing"), remedy);
         }
         self.read(name, read)
     }
 
-    /// Returns the place of a field's value, or of the mapping without it.
-    pub(super) fn place_of(&mut self, name: &'static str) -> Place {
-        self.get(name).map_or(self.place, |node| node.place)
+    /// Returns the position of a field's value, or of the mapping without it.
+    pub(super) fn position_of(&mut self, name: &'static str) -> Position {
+        self.get(name).map_or(self.position, |node| node.position)
     }
 
     /// Notes a fault of a field's value, or of the mapping without it.
@@ -82,28 +86,28 @@ impl<'n, 'r> Fields<'n, 'r> {
         reason: impl Into<String>,
         remedy: impl Into<String>,
     ) {
-        let place = self.place_of(name);
-        self.reading.add(place, reason, remedy);
+        let position = self.position_of(name);
+        self.reading.add(position, reason, remedy);
     }
 
     /// Notes why the limiter refuses the value of a field.
     pub(super) fn refuse(&mut self, name: &'static str, error: &Error) {
-        let place = self.place_of(name);
-        self.reading.refuse(place, error);
+        let position = self.position_of(name);
+        self.reading.refuse(position, error);
     }
 
     /// Notes fields that nobody has asked for, and those that are there twice.
     pub(super) fn finish(self) {
         let mut seen = HashSet::new();
-        for Entry { place, name, .. } in self.entries {
+        for Entry { position, name, .. } in self.entries {
             if !seen.insert(name.as_str()) {
                 let reason = format!("`{name}` is there twice");
-                self.reading.add(*place, reason, "keep one of them");
+                self.reading.add(*position, reason, "keep one of them");
             } else if !self.asked.contains(&name.as_str()) {
                 let asked = self.asked.iter().copied();
-                let remedy = self.reading.one_of((name, *place), asked);
+                let remedy = self.reading.one_of((name, *position), asked);
                 self.reading
-                    .add(*place, format!("unknown field `{name}`"), remedy);
+                    .add(*position, format!("unknown field `{name}`"), remedy);
             }
         }
     }
@@ -111,15 +115,15 @@ impl<'n, 'r> Fields<'n, 'r> {
 
 // === Values ===
 
-pub(super) fn text(node: &Node, reading: &mut FileReading) -> Option<String> {
+pub(super) fn text(node: &LocatedValue, reading: &mut FileReading) -> Option<String> {
     match &node.value {
         Value::Text(text) if !text.is_empty() => Some(text.clone()),
-        Value::Text(_) => reading.fault(node.place, "an empty text", "write a value"),
+        Value::Text(_) => reading.fault(node.position, "an empty text", "write a value"),
         _ => reading.expect(node, "write text, in quotes if it looks like a number"),
     }
 }
 
-pub(super) fn whole(node: &Node, reading: &mut FileReading) -> Option<u64> {
+pub(super) fn whole(node: &LocatedValue, reading: &mut FileReading) -> Option<u64> {
     let Value::Integer(number) = node.value else {
         return reading.expect(node, "write a whole number");
     };
@@ -128,11 +132,11 @@ pub(super) fn whole(node: &Node, reading: &mut FileReading) -> Option<u64> {
             ..0 => ("a number below 0", "write a whole number from 0"),
             _ => ("a number above 2^64", "write a smaller one"),
         };
-        reading.fault(node.place, reason, remedy)
+        reading.fault(node.position, reason, remedy)
     })
 }
 
-pub(super) fn number(node: &Node, reading: &mut FileReading) -> Option<f64> {
+pub(super) fn number(node: &LocatedValue, reading: &mut FileReading) -> Option<f64> {
     match node.value {
         #[expect(clippy::cast_precision_loss, reason = "a percentage")]
         Value::Integer(number) => Some(number as f64),
@@ -141,7 +145,7 @@ pub(super) fn number(node: &Node, reading: &mut FileReading) -> Option<f64> {
     }
 }
 
-pub(super) fn boolean(node: &Node, reading: &mut FileReading) -> Option<bool> {
+pub(super) fn boolean(node: &LocatedValue, reading: &mut FileReading) -> Option<bool> {
     match node.value {
         Value::Bool(value) => Some(value),
         _ => reading.expect(node, "write `true` or `false`"),
@@ -149,7 +153,7 @@ pub(super) fn boolean(node: &Node, reading: &mut FileReading) -> Option<bool> {
 }
 
 /// Reads one of several names.
-pub(super) fn choice<T: Names>(node: &Node, reading: &mut FileReading) -> Option<T> {
+pub(super) fn choice<T: Names>(node: &LocatedValue, reading: &mut FileReading) -> Option<T> {
     let names = T::ALL.iter().map(|(name, _)| *name);
     let text = match &node.value {
         Value::Text(text) => text.as_str(),
@@ -159,15 +163,15 @@ pub(super) fn choice<T: Names>(node: &Node, reading: &mut FileReading) -> Option
     };
     let found = T::ALL.iter().find(|(name, _)| *name == text);
     if found.is_none() {
-        let remedy = reading.one_of((text, node.place), names);
-        reading.add(node.place, format!("unknown value `{text}`"), remedy);
+        let remedy = reading.one_of((text, node.position), names);
+        reading.add(node.position, format!("unknown value `{text}`"), remedy);
     }
     found.map(|(_, value)| *value)
 }
 
 /// Reads the name of a part from code, and returns that part too. `method` is the one of the reader that registers it.
 pub(super) fn registered<T: Clone>(
-    node: &Node,
+    node: &LocatedValue,
     reading: &mut FileReading,
     method: &str,
     parts: impl FnOnce(&Registry) -> &BTreeMap<String, T>,
@@ -181,13 +185,13 @@ pub(super) fn registered<T: Clone>(
     let remedy = if parts.is_empty() {
         format!("register it by RuleSetReader::{method}()")
     } else {
-        reading.one_of((&name, node.place), parts.keys().map(String::as_str))
+        reading.one_of((&name, node.position), parts.keys().map(String::as_str))
     };
-    reading.fault(node.place, format!("{name:?} is not registered"), remedy)
+    reading.fault(node.position, format!("{name:?} is not registered"), remedy)
 }
 
 /// Returns the items of a list, or one item in place of a list of one, and whether it was a list.
-pub(super) fn items(node: &Node) -> (&[Node], bool) {
+pub(super) fn items(node: &LocatedValue) -> (&[LocatedValue], bool) {
     match &node.value {
         Value::List(items) => (items, true),
         _ => (std::slice::from_ref(node), false),
@@ -196,9 +200,9 @@ pub(super) fn items(node: &Node) -> (&[Node], bool) {
 
 /// Reads all items of a list, or one item in place of a list of one. `None` if one of them has a fault.
 pub(super) fn each<T>(
-    node: &Node,
+    node: &LocatedValue,
     reading: &mut FileReading,
-    mut read: impl FnMut(&Node, &mut FileReading) -> Option<T>,
+    mut read: impl FnMut(&LocatedValue, &mut FileReading) -> Option<T>,
 ) -> Option<Vec<T>> {
     let read: Vec<_> = items(node)
         .0
@@ -209,11 +213,11 @@ pub(super) fn each<T>(
 }
 
 /// Reads a text, or a list of texts.
-pub(super) fn texts(node: &Node, reading: &mut FileReading) -> Option<OneOrMany<String>> {
+pub(super) fn texts(node: &LocatedValue, reading: &mut FileReading) -> Option<OneOrMany<String>> {
     let (items, is_list) = items(node);
     if items.is_empty() {
         let remedy = "write a value, or leave the field out";
-        return reading.fault(node.place, "an empty list", remedy);
+        return reading.fault(node.position, "an empty list", remedy);
     }
     OneOrMany::of(each(node, reading, text)?, is_list)
 }

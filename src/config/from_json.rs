@@ -8,7 +8,7 @@ use serde::de::IgnoredAny;
 use super::{
     fault::Fault,
     lines::Lines,
-    node::{Entry, MAX_DEPTH, MAX_VALUES, Node, Place, Value},
+    node::{Entry, LocatedValue, MAX_DEPTH, MAX_VALUES, Position, Value},
 };
 
 /// Parses a text.
@@ -16,7 +16,7 @@ use super::{
 /// # Errors
 ///
 /// The first fault of the syntax.
-pub(super) fn parse(text: &str) -> Result<Node, Fault> {
+pub(super) fn parse(text: &str) -> Result<LocatedValue, Fault> {
     let mut walk = Walk {
         text,
         lines: Lines::of(text),
@@ -39,14 +39,14 @@ struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    fn node(&mut self, depth: usize) -> Result<Node, Fault> {
-        let (first, place) = self.next();
+    fn node(&mut self, depth: usize) -> Result<LocatedValue, Fault> {
+        let (first, position) = self.next();
         if depth > MAX_DEPTH {
-            return Err(Fault::too_deep(place));
+            return Err(Fault::too_deep(position));
         }
         self.values += 1;
         if self.values > MAX_VALUES {
-            return Err(Fault::too_many_values(place));
+            return Err(Fault::too_many_values(position));
         }
         let value = match first {
             Some(b'[') => {
@@ -61,10 +61,14 @@ impl<'a> Walk<'a> {
                 self.at += 1;
                 let mut entries = Vec::new();
                 while self.has_next(b'}') {
-                    let (_, place) = self.next();
+                    let (_, position) = self.next();
                     let name = self.string()?;
                     let node = self.node(depth + 1)?;
-                    entries.push(Entry { place, name, node });
+                    entries.push(Entry {
+                        position,
+                        name,
+                        node,
+                    });
                 }
                 Value::Map(entries)
             }
@@ -76,7 +80,7 @@ impl<'a> Walk<'a> {
                 digits => Value::number(digits),
             },
         };
-        Ok(Node { place, value })
+        Ok(LocatedValue { position, value })
     }
 
     /// Reads the text in quotes that is next.
@@ -96,11 +100,11 @@ impl<'a> Walk<'a> {
         !is_end && next.is_some()
     }
 
-    /// Goes to the next value, name or bracket, and returns its first byte and its place.
-    fn next(&mut self) -> (Option<u8>, Place) {
+    /// Goes to the next value, name or bracket, and returns its first byte and its position.
+    fn next(&mut self) -> (Option<u8>, Position) {
         let _ = self.take(|next| !b",: \t\r\n".contains(&next));
         let next = self.text.as_bytes().get(self.at).copied();
-        (next, self.lines.place(self.at))
+        (next, self.lines.position(self.at))
     }
 
     /// Takes what is before the first byte that ends it.
@@ -117,6 +121,6 @@ impl<'a> Walk<'a> {
         let byte = start + lines.byte(error.line(), error.column());
         let message = error.to_string();
         let message = message.split(" at line ").next().unwrap_or_default();
-        Fault::new(self.lines.place(byte), message, "correct the syntax")
+        Fault::new(self.lines.position(byte), message, "correct the syntax")
     }
 }

@@ -10,12 +10,12 @@ use toml::{
 use super::{
     fault::Fault,
     lines::Lines,
-    node::{Entry, MAX_DEPTH, Node, Place, Value},
+    node::{Entry, LocatedValue, MAX_DEPTH, Position, Value},
     reading::FileReading,
 };
 
 /// Parses a text. `None` if its syntax has faults, which are noted: of a long text the first one.
-pub(super) fn parse(text: &str, reading: &mut FileReading) -> Option<Node> {
+pub(super) fn parse(text: &str, reading: &mut FileReading) -> Option<LocatedValue> {
     let lines = Lines::of(text);
     let (table, errors) = if text.len() <= MAX_RECOVERED {
         DeTable::parse_recoverable(text)
@@ -29,16 +29,16 @@ pub(super) fn parse(text: &str, reading: &mut FileReading) -> Option<Node> {
     for error in &errors {
         let start = error.span().map_or(0, |span| span.start);
         let message = error.message().replace('\n', ", ");
-        reading.add(lines.place(start), message, "correct the syntax");
+        reading.add(lines.position(start), message, "correct the syntax");
     }
     if !errors.is_empty() {
         return None;
     }
-    let place = Place { line: 1, column: 1 };
+    let position = Position { line: 1, column: 1 };
     match map(table.get_ref(), &lines, 0) {
-        Ok(value) => Some(Node { place, value }),
+        Ok(value) => Some(LocatedValue { position, value }),
         Err(fault) => {
-            reading.add(fault.place, fault.reason, fault.remedy);
+            reading.add(fault.position, fault.reason, fault.remedy);
             None
         }
     }
@@ -50,14 +50,14 @@ const MAX_RECOVERED: usize = 64 << 10;
 fn map(table: &DeTable<'_>, lines: &Lines<'_>, depth: usize) -> Result<Value, Fault> {
     let entries = table.iter().map(|(name, value)| {
         Ok(Entry {
-            place: lines.place(name.span().start),
+            position: lines.position(name.span().start),
             name: name.get_ref().to_string(),
             node: node(value, name.span(), lines, depth + 1)?,
         })
     });
     let mut entries = entries.collect::<Result<Vec<_>, Fault>>()?;
     // The table is sorted by name.
-    entries.sort_by_key(|entry| entry.place);
+    entries.sort_by_key(|entry| entry.position);
     Ok(Value::Map(entries))
 }
 
@@ -66,16 +66,16 @@ fn node(
     name: Range<usize>,
     lines: &Lines<'_>,
     depth: usize,
-) -> Result<Node, Fault> {
-    // A table that only dotted names define has no place.
+) -> Result<LocatedValue, Fault> {
+    // A table that only dotted names define has no position.
     let start = if value.span().is_empty() {
         name.start
     } else {
         value.span().start
     };
-    let place = lines.place(start);
+    let position = lines.position(start);
     if depth > MAX_DEPTH {
-        return Err(Fault::too_deep(place));
+        return Err(Fault::too_deep(position));
     }
     let value = match value.get_ref() {
         DeValue::Array(items) => {
@@ -97,5 +97,5 @@ fn node(
         DeValue::String(text) => Value::Text(text.to_string()),
         DeValue::Table(table) => map(table, lines, depth)?,
     };
-    Ok(Node { place, value })
+    Ok(LocatedValue { position, value })
 }

@@ -7,7 +7,7 @@ use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Span, StrInput};
 use super::{
     fault::Fault,
     lines::Lines,
-    node::{Entry, MAX_DEPTH, MAX_VALUES, Node, Place, Value},
+    node::{Entry, LocatedValue, MAX_DEPTH, MAX_VALUES, Position, Value},
 };
 
 /// Parses the only document of a text.
@@ -15,11 +15,11 @@ use super::{
 /// # Errors
 ///
 /// The first fault of the syntax, or something in the document that no rule needs: an alias, a tag, a second document.
-pub(super) fn parse(text: &str) -> Result<Node, Fault> {
+pub(super) fn parse(text: &str) -> Result<LocatedValue, Fault> {
     match parse_document(text) {
         Err(fault) if fault.reason == TAB => {
             parse_document(&with_spaces(text)).map_err(|fault| match fault.reason == TAB {
-                true => Fault::new(fault.place, "a tab after `:`", "write a space"),
+                true => Fault::new(fault.position, "a tab after `:`", "write a space"),
                 false => fault,
             })
         }
@@ -51,12 +51,12 @@ fn with_spaces(text: &str) -> String {
 /// The parser's reason for refusing a tab.
 const TAB: &str = "':' must be followed by a valid YAML whitespace";
 
-fn parse_document(text: &str) -> Result<Node, Fault> {
+fn parse_document(text: &str) -> Result<LocatedValue, Fault> {
     // In YAML, a carriage return alone ends a line.
     let lines = text.replace("\r\n", "\n").replace('\r', "\n");
     let mut events = Events {
         parser: Parser::new_from_str(text).peekable(),
-        end: Lines::of(&lines).place(lines.len()),
+        end: Lines::of(&lines).position(lines.len()),
         values: 0,
     };
     loop {
@@ -77,37 +77,42 @@ fn parse_document(text: &str) -> Result<Node, Fault> {
 
 struct Events<'a> {
     parser: Peekable<Parser<'a, StrInput<'a>>>,
-    /// The parser is in the next line when the text ends: no place is after this one.
-    end: Place,
+    /// The parser is in the next line when the text ends: no position is after this one.
+    end: Position,
     /// The number of values so far.
     values: usize,
 }
 
 impl<'a> Events<'a> {
-    fn next(&mut self) -> Result<(Event<'a>, Place), Fault> {
+    fn next(&mut self) -> Result<(Event<'a>, Position), Fault> {
         match self.parser.next() {
-            Some(Ok((event, span))) => Ok((event, place(span).min(self.end))),
+            Some(Ok((event, span))) => Ok((event, position(span).min(self.end))),
             Some(Err(error)) => Err(Fault::new(
                 at(error.marker()).min(self.end),
                 error.info().to_owned(),
                 "correct the syntax",
             )),
-            None => Err(empty(Place { line: 1, column: 1 })),
+            None => Err(empty(Position { line: 1, column: 1 })),
         }
     }
 
-    fn node(&mut self, event: Event<'a>, place: Place, depth: usize) -> Result<Node, Fault> {
+    fn node(
+        &mut self,
+        event: Event<'a>,
+        position: Position,
+        depth: usize,
+    ) -> Result<LocatedValue, Fault> {
         if depth > MAX_DEPTH {
-            return Err(Fault::too_deep(place));
+            return Err(Fault::too_deep(position));
         }
         self.values += 1;
         if self.values > MAX_VALUES {
-            return Err(Fault::too_many_values(place));
+            return Err(Fault::too_many_values(position));
         }
         let (reason, remedy) = match event {
-            Event::Scalar(text, style, 0, None) => return Ok(scalar(text, style).at(place)),
-            Event::SequenceStart(0, None) => return Ok(self.list(depth)?.at(place)),
-            Event::MappingStart(0, None) => return Ok(self.map(depth)?.at(place)),
+            Event::Scalar(text, style, 0, None) => return Ok(scalar(text, style).at(position)),
+            Event::SequenceStart(0, None) => return Ok(self.list(depth)?.at(position)),
+            Event::MappingStart(0, None) => return Ok(self.map(depth)?.at(position)),
             Event::Alias(_) => ("an alias", "repeat the value, or use `defaults`"),
             Event::Scalar(_, _, 0, _) | Event::SequenceStart(0, _) | Event::MappingStart(0, _) => {
                 ("a tag", "leave it out")
@@ -115,9 +120,9 @@ impl<'a> Events<'a> {
             Event::Scalar(..) | Event::SequenceStart(..) | Event::MappingStart(..) => {
                 ("an anchor", "leave it out")
             }
-            _ => return Err(empty(place)),
+            _ => return Err(empty(position)),
         };
-        Err(Fault::new(place, reason, remedy))
+        Err(Fault::new(position, reason, remedy))
     }
 
     fn list(&mut self, depth: usize) -> Result<Value, Fault> {
@@ -125,7 +130,7 @@ impl<'a> Events<'a> {
         loop {
             match self.next()? {
                 (Event::SequenceEnd, _) => return Ok(Value::List(items)),
-                (event, place) => items.push(self.node(event, place, depth + 1)?),
+                (event, position) => items.push(self.node(event, position, depth + 1)?),
             }
         }
     }
@@ -133,27 +138,31 @@ impl<'a> Events<'a> {
     fn map(&mut self, depth: usize) -> Result<Value, Fault> {
         let mut entries = Vec::new();
         loop {
-            let (name, place) = match self.next()? {
+            let (name, position) = match self.next()? {
                 (Event::MappingEnd, _) => return Ok(Value::Map(entries)),
-                (Event::Scalar(name, _, 0, None), place) => (name.into_owned(), place),
-                (_, place) => {
+                (Event::Scalar(name, _, 0, None), position) => (name.into_owned(), position),
+                (_, position) => {
                     let reason = "a field whose name is not plain text";
-                    return Err(Fault::new(place, reason, "write `name: value`"));
+                    return Err(Fault::new(position, reason, "write `name: value`"));
                 }
             };
             let (event, at) = self.next()?;
             let node = self.node(event, at, depth + 1)?;
-            entries.push(Entry { place, name, node });
+            entries.push(Entry {
+                position,
+                name,
+                node,
+            });
         }
     }
 
-    /// Returns the place of what follows the first document.
-    fn after_root(&mut self) -> Result<Option<Place>, Fault> {
+    /// Returns the position of what follows the first document.
+    fn after_root(&mut self) -> Result<Option<Position>, Fault> {
         while let Some(next) = self.parser.peek() {
             match next {
-                Ok((Event::DocumentStart(_), span)) => return Ok(Some(place(*span))),
+                Ok((Event::DocumentStart(_), span)) => return Ok(Some(position(*span))),
                 Ok(_) => {}
-                Err(_) => return self.next().map(|(_, place)| Some(place)),
+                Err(_) => return self.next().map(|(_, position)| Some(position)),
             }
             self.parser.next();
         }
@@ -181,17 +190,17 @@ fn scalar(text: Cow<'_, str>, style: ScalarStyle) -> Value {
     }
 }
 
-fn place(span: Span) -> Place {
+fn position(span: Span) -> Position {
     at(&span.start)
 }
 
-fn at(marker: &Marker) -> Place {
-    Place {
+fn at(marker: &Marker) -> Position {
+    Position {
         line: marker.line(),
         column: marker.col() + 1,
     }
 }
 
-fn empty(place: Place) -> Fault {
-    Fault::new(place, "no rules", "begin with `rules:`")
+fn empty(position: Position) -> Fault {
+    Fault::new(position, "no rules", "begin with `rules:`")
 }

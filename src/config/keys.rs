@@ -11,7 +11,7 @@ use crate::extract::{PathParam, Route};
 
 use super::{
     fields::{self, Fields, boolean, registered, text, whole},
-    node::{Node, Place, Value},
+    node::{LocatedValue, Position, Value},
     proxies::{self, works},
     reading::FileReading,
     registry::DynExtractor,
@@ -19,16 +19,19 @@ use super::{
 };
 
 /// Reads a key, and makes its extractor. An extractor that cannot work is noted.
-pub(super) fn read(node: &Node, reading: &mut FileReading) -> Option<(KeySpec, DynExtractor)> {
+pub(super) fn read(
+    node: &LocatedValue,
+    reading: &mut FileReading,
+) -> Option<(KeySpec, DynExtractor)> {
     let (spec, extractor) = match &node.value {
-        Value::Text(name) => read_name(name, node.place, reading),
+        Value::Text(name) => read_name(name, node.position, reading),
         Value::Map(entries) if entries.len() == 1 => {
             let entry = &entries[0];
-            read_with_setting((&entry.name, entry.place), &entry.node, reading)
+            read_with_setting((&entry.name, entry.position), &entry.node, reading)
         }
         Value::Map(_) => {
             let remedy = "join them: `and: [..]` or `or_else: [..]`";
-            reading.fault(node.place, "a key of several kinds", remedy)
+            reading.fault(node.position, "a key of several kinds", remedy)
         }
         _ => reading.expect(
             node,
@@ -36,7 +39,7 @@ pub(super) fn read(node: &Node, reading: &mut FileReading) -> Option<(KeySpec, D
         ),
     }?;
     if let Err(error) = extractor.validate() {
-        reading.refuse(node.place, &error);
+        reading.refuse(node.position, &error);
         return None;
     }
     Some((spec, extractor))
@@ -45,7 +48,7 @@ pub(super) fn read(node: &Node, reading: &mut FileReading) -> Option<(KeySpec, D
 /// Reads a key without settings.
 fn read_name(
     name: &str,
-    place: Place,
+    position: Position,
     reading: &mut FileReading,
 ) -> Option<(KeySpec, DynExtractor)> {
     Some(match name {
@@ -57,23 +60,23 @@ fn read_name(
         #[cfg(feature = "axum")]
         "route_or_unmatched" => (KeySpec::RouteOrUnmatched, Arc::new(Route.or_unmatched())),
         #[cfg(not(feature = "axum"))]
-        "route" | "route_or_unmatched" => return without_axum(name, place, reading),
+        "route" | "route_or_unmatched" => return without_axum(name, position, reading),
         name if WITH_SETTING.contains(&name) => {
             let setting = match name {
                 "and" | "or_else" => "[..]",
                 _ => "..",
             };
             let reason = format!("the key `{name}` needs a setting");
-            return reading.fault(place, reason, format!("write `{{ {name}: {setting} }}`"));
+            return reading.fault(position, reason, format!("write `{{ {name}: {setting} }}`"));
         }
-        name => return unknown((name, place), [WITHOUT_SETTING, WITH_SETTING], reading),
+        name => return unknown((name, position), [WITHOUT_SETTING, WITH_SETTING], reading),
     })
 }
 
 /// Reads a key with a setting.
 fn read_with_setting(
-    (name, place): (&str, Place),
-    node: &Node,
+    (name, position): (&str, Position),
+    node: &LocatedValue,
     reading: &mut FileReading,
 ) -> Option<(KeySpec, DynExtractor)> {
     Some(match name {
@@ -101,7 +104,7 @@ fn read_with_setting(
             (KeySpec::PathParam(name), Arc::new(extractor))
         }
         #[cfg(not(feature = "axum"))]
-        "path_param" => return without_axum(name, place, reading),
+        "path_param" => return without_axum(name, position, reading),
         "query" => {
             let name = text(node, reading)?;
             let extractor = QueryParam::new(&name);
@@ -109,30 +112,30 @@ fn read_with_setting(
         }
         name if WITHOUT_SETTING.contains(&name) => {
             let reason = format!("the key `{name}` has no setting");
-            return reading.fault(place, reason, format!("write `{name}` alone"));
+            return reading.fault(position, reason, format!("write `{name}` alone"));
         }
-        name => return unknown((name, place), [WITH_SETTING, WITHOUT_SETTING], reading),
+        name => return unknown((name, position), [WITH_SETTING, WITHOUT_SETTING], reading),
     })
 }
 
 fn unknown<T>(
-    (name, place): (&str, Place),
+    (name, position): (&str, Position),
     known: [&[&'static str]; 2],
     reading: &mut FileReading,
 ) -> Option<T> {
-    let remedy = reading.one_of((name, place), known.into_iter().flatten().copied());
-    reading.fault(place, format!("unknown key `{name}`"), remedy)
+    let remedy = reading.one_of((name, position), known.into_iter().flatten().copied());
+    reading.fault(position, format!("unknown key `{name}`"), remedy)
 }
 
 #[cfg(not(feature = "axum"))]
-fn without_axum<T>(name: &str, place: Place, reading: &mut FileReading) -> Option<T> {
+fn without_axum<T>(name: &str, position: Position, reading: &mut FileReading) -> Option<T> {
     let reason = format!("the key `{name}` needs routes of axum");
     let remedy = "enable the feature `axum`, or use another key";
-    reading.fault(place, reason, remedy)
+    reading.fault(position, reason, remedy)
 }
 
 fn read_several(
-    node: &Node,
+    node: &LocatedValue,
     spec: fn(Vec<KeySpec>) -> KeySpec,
     join: fn(DynExtractor, DynExtractor) -> DynExtractor,
     reading: &mut FileReading,
@@ -140,7 +143,7 @@ fn read_several(
     if fields::items(node).0.len() < 2 {
         let remedy = "write a list of two or more keys";
         return match node.value {
-            Value::List(_) => reading.fault(node.place, "fewer than two keys", remedy),
+            Value::List(_) => reading.fault(node.position, "fewer than two keys", remedy),
             _ => reading.expect(node, remedy),
         };
     }
@@ -149,7 +152,7 @@ fn read_several(
     if specs.iter().map(joined).sum::<usize>() > MAX_JOINED {
         let reason = format!("more than {MAX_JOINED} keys are joined");
         let remedy = "join fewer, or register an extractor by RuleSetReader::extractor()";
-        return reading.fault(node.place, reason, remedy);
+        return reading.fault(node.position, reason, remedy);
     }
     Some((spec(specs), extractors.into_iter().reduce(join)?))
 }
@@ -162,7 +165,7 @@ fn joined(key: &KeySpec) -> usize {
     }
 }
 
-fn read_api_key(node: &Node, reading: &mut FileReading) -> Option<(KeySpec, DynExtractor)> {
+fn read_api_key(node: &LocatedValue, reading: &mut FileReading) -> Option<(KeySpec, DynExtractor)> {
     let remedy = "write `bearer`, `{ header: name }` or `{ query: name }`";
     let (spec, extractor) = if node.value == Value::Text("bearer".to_owned()) {
         (ApiKeySpec::Bearer, ApiKey::bearer())
@@ -183,9 +186,11 @@ fn read_api_key(node: &Node, reading: &mut FileReading) -> Option<(KeySpec, DynE
             }
             (Some(_), Some(_)) => {
                 let remedy = "join two keys by `or_else`";
-                return reading.fault(node.place, "an API key in two places", remedy);
+                return reading.fault(node.position, "an API key in two places", remedy);
             }
-            (None, None) => return reading.fault(node.place, "no place of the API key", remedy),
+            (None, None) => {
+                return reading.fault(node.position, "no place of the API key", remedy);
+            }
         }
     };
     let extractor = match reading.registry.hash_secret {
@@ -195,7 +200,10 @@ fn read_api_key(node: &Node, reading: &mut FileReading) -> Option<(KeySpec, DynE
     Some((KeySpec::ApiKey(spec), Arc::new(extractor)))
 }
 
-fn read_client_ip(node: &Node, reading: &mut FileReading) -> Option<(KeySpec, DynExtractor)> {
+fn read_client_ip(
+    node: &LocatedValue,
+    reading: &mut FileReading,
+) -> Option<(KeySpec, DynExtractor)> {
     let remedy = "write `{ behind: [networks] }` or `{ hops: 1 }`";
     let mut fields = Fields::of(node, remedy, reading)?;
     let (proxies, client_ip) = proxies::read(&mut fields, "peer_ip");
@@ -226,7 +234,7 @@ fn read_client_ip(node: &Node, reading: &mut FileReading) -> Option<(KeySpec, Dy
     Some((KeySpec::ClientIp(spec), Arc::new(made)))
 }
 
-fn read_cookie(node: &Node, reading: &mut FileReading) -> Option<(KeySpec, DynExtractor)> {
+fn read_cookie(node: &LocatedValue, reading: &mut FileReading) -> Option<(KeySpec, DynExtractor)> {
     let secret = reading.registry.hash_secret;
     let hashed = |name: &str| match secret {
         Some(secret) => Cookie::new(name).hash_secret(secret),

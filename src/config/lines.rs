@@ -1,12 +1,12 @@
-//! The places of a text's bytes.
+//! The positions of a text's bytes.
 
-use super::node::Place;
+use super::node::Position;
 
 /// Where each line of a text begins.
 pub(super) struct Lines<'a> {
     text: &'a str,
     starts: Vec<usize>,
-    /// The characters before each block, so that a place in a long line is found without counting all of the line.
+    /// The characters before each block, so that a position in a long line is found without counting all of the line.
     before: Vec<usize>,
 }
 
@@ -26,9 +26,9 @@ impl<'a> Lines<'a> {
     }
 
     /// Returns the line and the column of a byte.
-    pub(super) fn place(&self, byte: usize) -> Place {
+    pub(super) fn position(&self, byte: usize) -> Position {
         let line = self.starts.partition_point(|start| *start <= byte).max(1);
-        Place {
+        Position {
             line,
             column: self.characters_before(byte) - self.characters_before(self.starts[line - 1])
                 + 1,

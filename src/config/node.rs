@@ -1,20 +1,20 @@
-//! A parsed file as a tree whose parts know their places.
+//! A parsed file as a tree whose parts know their positions.
 
-/// A place in a file. Both count from 1; the column counts characters.
+/// A position in a file. Both count from 1; the column counts characters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Place {
+pub(super) struct Position {
     pub(super) line: usize,
     pub(super) column: usize,
 }
 
-/// A value with its place.
+/// A value with its position.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Node {
-    pub(super) place: Place,
+pub(super) struct LocatedValue {
+    pub(super) position: Position,
     pub(super) value: Value,
 }
 
-impl Node {
+impl LocatedValue {
     /// Returns the value of a field, if this is a mapping that has it.
     pub(super) fn field(&self, name: &str) -> Option<&Self> {
         let Value::Map(entries) = &self.value else {
@@ -33,7 +33,7 @@ pub(super) enum Value {
     Float(f64),
     /// A whole number.
     Integer(i128),
-    List(Vec<Node>),
+    List(Vec<LocatedValue>),
     Map(Vec<Entry>),
     Null,
     Text(String),
@@ -42,14 +42,17 @@ pub(super) enum Value {
 /// A field of a mapping.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Entry {
-    pub(super) place: Place,
+    pub(super) position: Position,
     pub(super) name: String,
-    pub(super) node: Node,
+    pub(super) node: LocatedValue,
 }
 
 impl Value {
-    pub(super) fn at(self, place: Place) -> Node {
-        Node { place, value: self }
+    pub(super) fn at(self, position: Position) -> LocatedValue {
+        LocatedValue {
+            position,
+            value: self,
+        }
     }
 
     /// Returns a number from digits that a parser has accepted.

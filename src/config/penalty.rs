@@ -6,7 +6,7 @@ use crate::policy::Penalty;
 
 use super::{
     fields::{Fields, whole},
-    node::Node,
+    node::LocatedValue,
     quota::duration,
     reading::FileReading,
     spec::PenaltySpec,
@@ -14,7 +14,10 @@ use super::{
 };
 
 /// Reads a penalty. `None` if it has faults.
-pub(super) fn read(node: &Node, reading: &mut FileReading) -> Option<(PenaltySpec, Penalty)> {
+pub(super) fn read(
+    node: &LocatedValue,
+    reading: &mut FileReading,
+) -> Option<(PenaltySpec, Penalty)> {
     let noted = reading.noted();
     let mut fields = Fields::of(node, "write `{ denials: 10, within: 1m }`", reading)?;
     let remedy = "add the denials that lead to a ban";
@@ -74,7 +77,7 @@ fn check_lengths(
         return;
     }
     let (first, longest) = (write_duration(first), write_duration(longest));
-    let (place, default, remedy) = match written {
+    let (position, default, remedy) = match written {
         (Some(_), None) => ("ban", ", the default", "add a longer `longest_ban`"),
         (None, _) => (
             "longest_ban",
@@ -84,7 +87,7 @@ fn check_lengths(
         (Some(_), Some(_)) => ("longest_ban", "", "lengthen it"),
     };
     let reason = format!("the longest ban, {longest}{default}, is shorter than the first, {first}");
-    fields.add(place, reason, remedy);
+    fields.add(position, reason, remedy);
 }
 
 /// Returns a count for a penalty. One that does not fit is above every bound.

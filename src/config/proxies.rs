@@ -6,7 +6,7 @@ use crate::extract::{ClientIp, KeyExtractor, Networks};
 
 use super::{
     fields::{self, Fields, text, whole},
-    node::Node,
+    node::LocatedValue,
     reading::FileReading,
     spec::{AddressHeaderSpec, OneOrMany, ProxiesSpec},
 };
@@ -20,17 +20,17 @@ pub(super) fn read(fields: &mut Fields<'_, '_>, direct: &str) -> (ProxiesSpec, O
         hops: fields.read("hops", whole),
         header: fields.read("header", text).map(AddressHeaderSpec),
     };
-    let place = fields.place;
+    let position = fields.position;
     let mut made = match (fields.get("behind"), fields.get("hops")) {
         (Some(_), Some(_)) => {
             let reason = "both `behind` and `hops`";
-            fields.reading.fault(place, reason, "keep one of them")
+            fields.reading.fault(position, reason, "keep one of them")
         }
         (None, None) => {
             let remedy = format!(
                 "name their networks with `behind`, count them with `hops`, or use `{direct}`"
             );
-            fields.reading.fault(place, "no proxies", remedy)
+            fields.reading.fault(position, "no proxies", remedy)
         }
         (Some(_), None) => {
             let behind = spec.behind.as_ref().map(OneOrMany::as_slice);
@@ -78,12 +78,15 @@ pub(super) fn works(extractor: &ClientIp, name: &'static str, fields: &mut Field
 }
 
 /// Reads networks. Text that is not a network is noted.
-pub(super) fn networks(node: &Node, reading: &mut FileReading) -> Option<OneOrMany<String>> {
+pub(super) fn networks(
+    node: &LocatedValue,
+    reading: &mut FileReading,
+) -> Option<OneOrMany<String>> {
     let read = fields::texts(node, reading)?;
     let noted = reading.noted();
     for (text, item) in read.as_slice().iter().zip(fields::items(node).0) {
         if let Err(error) = Networks::new([text]) {
-            reading.refuse(item.place, &error);
+            reading.refuse(item.position, &error);
         }
     }
     (reading.noted() == noted).then_some(read)

@@ -6,7 +6,7 @@ use crate::algorithm::Quota;
 
 use super::{
     fields::{Fields, whole},
-    node::{Node, Value},
+    node::{LocatedValue, Value},
     reading::FileReading,
     spec::{LimitSettingsSpec, LimitSpec, QuotaSpec},
     units,
@@ -60,7 +60,7 @@ pub(super) fn settings(
 
 /// Reads the quota of a candidate or a tier: a limit, or a mapping.
 pub(super) fn quota(
-    node: &Node,
+    node: &LocatedValue,
     limit_unit: LimitUnit,
     reading: &mut FileReading,
 ) -> Option<(QuotaSpec, Quota)> {
@@ -77,7 +77,7 @@ pub(super) fn quota(
 }
 
 fn limit(
-    node: &Node,
+    node: &LocatedValue,
     (has_window, window): (bool, Option<Duration>),
     limit_unit: LimitUnit,
     reading: &mut FileReading,
@@ -86,10 +86,10 @@ fn limit(
         Value::Text(text) => match units::rate(text) {
             Ok(_) if limit_unit == LimitUnit::InFlight => {
                 let remedy = "write how many may be in flight at once, such as `10`";
-                reading.fault(node.place, "a rate of requests in flight", remedy)
+                reading.fault(node.position, "a rate of requests in flight", remedy)
             }
             Ok((count, period)) => Some((LimitSpec::Rate(text.clone()), Quota::new(count, period))),
-            Err(remedy) => reading.fault(node.place, format!("{text:?} is not a rate"), remedy),
+            Err(remedy) => reading.fault(node.position, format!("{text:?} is not a rate"), remedy),
         },
         Value::Integer(_) => {
             let count = whole(node, reading)?;
@@ -98,7 +98,7 @@ fn limit(
             }
             if !has_window && limit_unit == LimitUnit::PerPeriod {
                 let remedy = "write a rate such as `100/min`, or add `window`";
-                reading.add(node.place, "a count without a period", remedy);
+                reading.add(node.position, "a count without a period", remedy);
             }
             // A window that could not be read was noted.
             Some((LimitSpec::Count(count), Quota::new(count, window?)))
@@ -110,13 +110,13 @@ fn limit(
     }
 }
 
-pub(super) fn duration(node: &Node, reading: &mut FileReading) -> Option<Duration> {
+pub(super) fn duration(node: &LocatedValue, reading: &mut FileReading) -> Option<Duration> {
     let Value::Text(text) = &node.value else {
         return reading.expect(node, units::AS_DURATION);
     };
     let read = units::duration(text);
     read.map_or_else(
-        |remedy| reading.fault(node.place, format!("{text:?} is not a duration"), remedy),
+        |remedy| reading.fault(node.position, format!("{text:?} is not a duration"), remedy),
         Some,
     )
 }

@@ -6,7 +6,7 @@ use crate::error::Error;
 
 use super::{
     fault::{Fault, RuleSetError, in_words_of_files},
-    node::{Node, Place},
+    node::{LocatedValue, Position},
     registry::Registry,
     spec::DefaultsSpec,
 };
@@ -16,10 +16,10 @@ pub(super) struct FileReading {
     pub(super) registry: Arc<Registry>,
     pub(super) defaults: DefaultsSpec,
     /// The ids that were read, and where.
-    pub(super) ids: Vec<(String, Place)>,
+    pub(super) ids: Vec<(String, Position)>,
     /// The id of the rule that is read.
     pub(super) rule: Option<String>,
-    /// Faults in the order of their places, at most [`MAX_FAULTS`].
+    /// Faults in the order of their positions, at most [`MAX_FAULTS`].
     first: Vec<Fault>,
     noted: usize,
     /// Faults that are not among the first.
@@ -57,23 +57,25 @@ impl FileReading {
     /// Notes a fault. One that comes after the first hundred is only counted.
     pub(super) fn add(
         &mut self,
-        place: Place,
+        position: Position,
         reason: impl Into<String>,
         remedy: impl Into<String>,
     ) {
         self.noted += 1;
-        if !self.is_kept(place) {
+        if !self.is_kept(position) {
             self.left_out += 1;
             return;
         }
         let fault = Fault {
             rule: self.rule.clone(),
-            ..Fault::new(place, reason, remedy)
+            ..Fault::new(position, reason, remedy)
         };
-        let index = self.first.partition_point(|other| other.place <= place);
-        let same_place = self.first[..index].iter().rev();
-        let mut same_place = same_place.take_while(|other| other.place == place);
-        if same_place.any(|other| *other == fault) {
+        let index = self
+            .first
+            .partition_point(|other| other.position <= position);
+        let same_position = self.first[..index].iter().rev();
+        let mut same_position = same_position.take_while(|other| other.position == position);
+        if same_position.any(|other| *other == fault) {
             return;
         }
         self.first.insert(index, fault);
@@ -86,22 +88,22 @@ impl FileReading {
     /// Notes a fault. Returns `None`, as what was read.
     pub(super) fn fault<T>(
         &mut self,
-        place: Place,
+        position: Position,
         reason: impl Into<String>,
         remedy: impl Into<String>,
     ) -> Option<T> {
-        self.add(place, reason, remedy);
+        self.add(position, reason, remedy);
         None
     }
 
-    /// Returns whether a fault at this place is among the first so far.
-    fn is_kept(&self, place: Place) -> bool {
+    /// Returns whether a fault at this position is among the first so far.
+    fn is_kept(&self, position: Position) -> bool {
         let last = self.first.get(MAX_FAULTS - 1);
-        last.is_none_or(|last| place < last.place)
+        last.is_none_or(|last| position < last.position)
     }
 
     /// Counts a quota of a tier or an override. Returns whether there is room for it; the first one that is too many is noted.
-    pub(super) fn has_room_for_quota(&mut self, place: Place) -> bool {
+    pub(super) fn has_room_for_quota(&mut self, position: Position) -> bool {
         let Some(left) = self.quotas.checked_sub(1) else {
             return false;
         };
@@ -109,35 +111,43 @@ impl FileReading {
         if left == 0 {
             let reason = "more than 10,000 quotas of tiers and overrides";
             let remedy = "name the tiers, and let overrides share them";
-            self.add(place, reason, remedy);
+            self.add(position, reason, remedy);
         }
         left > 0
     }
 
     /// Notes why the limiter refuses a value.
-    pub(super) fn refuse(&mut self, place: Place, error: &Error) {
-        if !self.is_kept(place) {
-            return self.add(place, "", "");
+    pub(super) fn refuse(&mut self, position: Position, error: &Error) {
+        if !self.is_kept(position) {
+            return self.add(position, "", "");
         }
         let message = in_words_of_files(error);
         match message.split_once(": ") {
-            Some((reason, remedy)) => self.add(place, reason, remedy),
-            None => self.add(place, "this cannot work", message),
+            Some((reason, remedy)) => self.add(position, reason, remedy),
+            None => self.add(position, "this cannot work", message),
         }
     }
 
     /// Notes that a value is of another kind. Returns `None`, as what was read.
-    pub(super) fn expect<T>(&mut self, node: &Node, remedy: impl Into<String>) -> Option<T> {
-        self.fault(node.place, format!("this is {}", node.value.kind()), remedy)
+    pub(super) fn expect<T>(
+        &mut self,
+        node: &LocatedValue,
+        remedy: impl Into<String>,
+    ) -> Option<T> {
+        self.fault(
+            node.position,
+            format!("this is {}", node.value.kind()),
+            remedy,
+        )
     }
 
-    /// Returns what to write instead of a name at this place: the nearest one, or a few of them.
+    /// Returns what to write instead of a name at this position: the nearest one, or a few of them.
     pub(super) fn one_of<'a>(
         &mut self,
-        (name, place): (&str, Place),
+        (name, position): (&str, Position),
         known: impl Iterator<Item = &'a str> + Clone,
     ) -> String {
-        if !self.is_kept(place) {
+        if !self.is_kept(position) {
             return String::new();
         }
         let meant = SYNONYMS.iter().find(|(synonym, _)| *synonym == name);

@@ -15,7 +15,7 @@ use crate::{
 
 use super::{
     fields::{self, Fields, boolean, registered, texts},
-    node::Node,
+    node::LocatedValue,
     proxies::{self, networks},
     reading::FileReading,
     registry::DynMatcher,
@@ -92,7 +92,7 @@ pub(super) fn conditions(
     (written, matchers)
 }
 
-fn read_method(name: &str, item: &Node, reading: &mut FileReading) -> Option<Method> {
+fn read_method(name: &str, item: &LocatedValue, reading: &mut FileReading) -> Option<Method> {
     let method = Method::from_bytes(name.as_bytes()).ok();
     let method = method.filter(|_| !name.chars().any(char::is_lowercase));
     method.or_else(|| {
@@ -101,13 +101,13 @@ fn read_method(name: &str, item: &Node, reading: &mut FileReading) -> Option<Met
             Ok(_) => format!("write `{upper}`"),
             Err(_) => "write one such as `GET` or `POST`".to_owned(),
         };
-        reading.fault(item.place, format!("{name:?} is not a method"), remedy)
+        reading.fault(item.position, format!("{name:?} is not a method"), remedy)
     })
 }
 
 /// Joins the matchers of texts, and notes those that cannot work. `None` if none is left.
 fn any_of(
-    node: &Node,
+    node: &LocatedValue,
     texts: &OneOrMany<String>,
     matcher: impl Fn(&String) -> DynMatcher,
     reading: &mut FileReading,
@@ -117,7 +117,7 @@ fn any_of(
         let matcher = matcher(text);
         match matcher.validate() {
             Ok(()) => matchers.push(matcher),
-            Err(error) => reading.refuse(item.place, &error),
+            Err(error) => reading.refuse(item.position, &error),
         }
     }
     match matchers.len() {
@@ -131,21 +131,24 @@ fn any_of(
 
 /// Reads requests: a mapping, or a list of them.
 pub(super) fn requests(
-    node: &Node,
+    node: &LocatedValue,
     reading: &mut FileReading,
 ) -> Option<(Vec<RequestSpec>, Vec<Several>)> {
     let read = fields::each(node, reading, request)?;
     Some(read.into_iter().unzip())
 }
 
-pub(super) fn request(node: &Node, reading: &mut FileReading) -> Option<(RequestSpec, Several)> {
+pub(super) fn request(
+    node: &LocatedValue,
+    reading: &mut FileReading,
+) -> Option<(RequestSpec, Several)> {
     let noted = reading.noted();
     let remedy = "write `{ path: .. }`, `{ method: .. }` or `{ peer: .. }`";
     let mut fields = Fields::of(node, remedy, reading)?;
     let ([path, method, host], mut all) = conditions(&mut fields);
     let peer = fields.read("peer", networks);
     let preflight = fields.read("preflight", boolean);
-    let registered = |node: &Node, reading: &mut FileReading| {
+    let registered = |node: &LocatedValue, reading: &mut FileReading| {
         registered(node, reading, "matcher", |registry| &registry.matchers)
     };
     let (custom, matcher) = fields.read("custom", registered).unzip();
@@ -174,14 +177,14 @@ pub(super) fn request(node: &Node, reading: &mut FileReading) -> Option<(Request
     }
     if all.is_empty() {
         let remedy = "write `path`, `method`, `host`, `peer`, `client_ip`, `preflight` or `custom`";
-        return reading.fault(node.place, "no condition", remedy);
+        return reading.fault(node.position, "no condition", remedy);
     }
     Some((spec, Several::all_of(all)))
 }
 
 /// Reads the networks of clients behind proxies.
 fn client_networks(
-    node: &Node,
+    node: &LocatedValue,
     reading: &mut FileReading,
 ) -> Option<(ClientNetworksSpec, DynMatcher)> {
     let remedy = "write `{ behind: [networks of proxies], networks: [networks of clients] }`";

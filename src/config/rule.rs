@@ -12,7 +12,7 @@ use super::{
     fault::in_words_of_files,
     fields::{self, Fields, choice, number, whole},
     keys,
-    node::{Node, Value},
+    node::{LocatedValue, Value},
     policy_steps::PolicySteps,
     quota,
     reading::FileReading,
@@ -22,7 +22,7 @@ use super::{
 };
 
 /// Reads a rule. `None` if it has faults.
-pub(super) fn read(node: &Node, reading: &mut FileReading) -> Option<(RuleSpec, Rule)> {
+pub(super) fn read(node: &LocatedValue, reading: &mut FileReading) -> Option<(RuleSpec, Rule)> {
     let noted = reading.noted();
     let mut fields = Fields::of(node, "write a rule: `id`, `key`, `limit`", reading)?;
     let id = fields.require("id", "add a name for the rule", read_id);
@@ -75,7 +75,7 @@ pub(super) fn read(node: &Node, reading: &mut FileReading) -> Option<(RuleSpec, 
     match rule.validate() {
         Ok(()) => Some((spec, rule)),
         Err(error) => {
-            reading.refuse(node.place, &error);
+            reading.refuse(node.position, &error);
             None
         }
     }
@@ -95,22 +95,22 @@ fn with_modes(mut rule: Rule, spec: &RuleSpec, reading: &FileReading) -> Rule {
 }
 
 /// Reads the id. From here on, faults are those of this rule.
-fn read_id(node: &Node, reading: &mut FileReading) -> Option<String> {
+fn read_id(node: &LocatedValue, reading: &mut FileReading) -> Option<String> {
     let id = fields::text(node, reading)?;
     if PolicyName::new(&id).is_err() {
         let reason = format!("{id:?} is not a name");
-        return reading.fault(node.place, reason, "use 1 to 39 of A-Z a-z 0-9 . _ -");
+        return reading.fault(node.position, reason, "use 1 to 39 of A-Z a-z 0-9 . _ -");
     }
     reading.rule = Some(id.clone());
     if let Some((_, first)) = reading.ids.iter().find(|(other, _)| *other == id) {
         let reason = format!("the id {id:?} is used in line {}", first.line);
-        reading.add(node.place, reason, "give each rule another one");
+        reading.add(node.position, reason, "give each rule another one");
     }
-    reading.ids.push((id.clone(), node.place));
+    reading.ids.push((id.clone(), node.position));
     Some(id)
 }
 
-fn read_rollout(node: &Node, reading: &mut FileReading) -> Option<f64> {
+fn read_rollout(node: &LocatedValue, reading: &mut FileReading) -> Option<f64> {
     let percent = match &node.value {
         Value::Text(text) => {
             let number = text.trim_end().strip_suffix('%');
@@ -122,13 +122,13 @@ fn read_rollout(node: &Node, reading: &mut FileReading) -> Option<f64> {
     }?;
     if !(0.0..=100.0).contains(&percent) {
         let reason = format!("a rollout of {percent} %");
-        return reading.fault(node.place, reason, "write a number from 0 to 100");
+        return reading.fault(node.position, reason, "write a number from 0 to 100");
     }
     Some(percent)
 }
 
 fn read_candidate(
-    node: &Node,
+    node: &LocatedValue,
     steps: &PolicySteps,
     reading: &mut FileReading,
 ) -> Option<(QuotaSpec, Quota)> {
@@ -136,14 +136,14 @@ fn read_candidate(
     let named = steps.policy.candidate(quota);
     if let Err(error) = named.and_then(|_| steps.check(quota)) {
         let reason = "the rule cannot have this candidate";
-        reading.add(node.place, reason, in_words_of_files(&error));
+        reading.add(node.position, reason, in_words_of_files(&error));
     }
     Some((candidate, quota))
 }
 
 /// Reads costs. Those above the limit are noted if the policy is given, whose limit all callers have.
 fn read_costs(
-    node: &Node,
+    node: &LocatedValue,
     policy: Option<&Policy>,
     reading: &mut FileReading,
 ) -> Vec<(CostSpec, Several)> {

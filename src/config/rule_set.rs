@@ -28,7 +28,7 @@ use super::{
     fault::{Fault, RuleSetError},
     from_json, from_toml, from_yaml,
     lines::Lines,
-    node::Place,
+    node::Position,
     reading::FileReading,
     registry::Registry,
     size::{self, MAX_BYTES},
@@ -71,7 +71,7 @@ impl Format {
     /// Returns the characters for each of which the parser keeps a few hundred bytes.
     const fn separators(self) -> &'static str {
         match self {
-            // Its parser keeps nothing but the places of values.
+            // Its parser keeps nothing but the positions of values.
             Self::Json => "",
             Self::Toml => ",=.[{",
             Self::Yaml => ",:?[{&*!",
@@ -247,9 +247,9 @@ impl RuleSetReader {
 
     /// Reads the text of a file, and its format.
     pub(super) fn read_text(&self, path: &Path) -> Result<(Format, String), RuleSetError> {
-        let refused = |place, reason: String, remedy: &str| {
+        let refused = |position, reason: String, remedy: &str| {
             let name = path.display().to_string();
-            RuleSetError::of(&name, Fault::new(place, reason, remedy))
+            RuleSetError::of(&name, Fault::new(position, reason, remedy))
         };
         let extension = path.extension().and_then(|extension| extension.to_str());
         let Some(format) = extension.and_then(Format::of_extension) else {
@@ -263,8 +263,8 @@ impl RuleSetReader {
         let text = String::from_utf8(bytes).map_err(|error| {
             let (valid, _) = error.as_bytes().split_at(error.utf8_error().valid_up_to());
             let valid = String::from_utf8_lossy(valid);
-            let place = Lines::of(&valid).place(valid.len());
-            refused(place, "not UTF-8".to_owned(), "save it as UTF-8")
+            let position = Lines::of(&valid).position(valid.len());
+            refused(position, "not UTF-8".to_owned(), "save it as UTF-8")
         })?;
         Ok((format, text))
     }
@@ -333,4 +333,4 @@ fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-const START: Place = Place { line: 1, column: 1 };
+const START: Position = Position { line: 1, column: 1 };

@@ -3,7 +3,7 @@
 //! A parser keeps up to 400 bytes for each separator of a text, because it reads a whole list before it returns a part of
 //! it. So the number of separators bounds the memory of a parser, whatever the text contains.
 
-use super::{fault::Fault, node::Place};
+use super::{fault::Fault, node::Position};
 
 /// Checks that a text can be parsed within the memory that a rule file may take. `separators` are the characters of its
 /// format for which the parser needs memory.
@@ -12,7 +12,7 @@ use super::{fault::Fault, node::Place};
 ///
 /// The bound that it exceeds.
 pub(super) fn check(text: &[u8], separators: &str) -> Result<(), Fault> {
-    let start = Place { line: 1, column: 1 };
+    let start = Position { line: 1, column: 1 };
     if text.len() > MAX_BYTES {
         return Err(Fault::new(start, "more than 1 MiB", LESS));
     }

@@ -21,7 +21,7 @@ use super::{
     fields::{self, Fields, registered, text},
     named_key::{NamedKey, named_key},
     network_tiers::NetworkTiers,
-    node::{Entry, Node, Value},
+    node::{Entry, LocatedValue, Value},
     policy_steps::PolicySteps,
     quota,
     reading::FileReading,
@@ -62,7 +62,7 @@ pub(super) fn read(
     choice
 }
 
-fn is_empty(node: &Node) -> bool {
+fn is_empty(node: &LocatedValue) -> bool {
     match &node.value {
         Value::List(items) => items.is_empty(),
         Value::Map(entries) => entries.is_empty(),
@@ -72,7 +72,7 @@ fn is_empty(node: &Node) -> bool {
 
 /// Reads tiers by name. Returns all names, also those of tiers with faults.
 fn read_tiers<'a>(
-    node: &'a Node,
+    node: &'a LocatedValue,
     steps: &PolicySteps,
     (choice, spec): (&mut FileTiers, &mut RuleSpec),
     reading: &mut FileReading,
@@ -82,15 +82,20 @@ fn read_tiers<'a>(
         let _: Option<()> = reading.expect(node, "write `name: 100/min` for each tier");
         return names;
     };
-    for Entry { name, place, node } in entries {
+    for Entry {
+        name,
+        position,
+        node,
+    } in entries
+    {
         let is_new = names.all.insert(name);
         names.in_order.push(name);
         if !is_new {
             let reason = format!("`{name}` is there twice");
-            reading.add(*place, reason, "keep one of them");
+            reading.add(*position, reason, "keep one of them");
         } else if GRANTS.contains(&name.as_str()) {
             let reason = format!("`{name}` is not a name for a tier");
-            reading.add(*place, reason, "choose another one");
+            reading.add(*position, reason, "choose another one");
         } else if let Some((tier_spec, tier)) = read_tier(name, node, steps, reading) {
             choice.by_name.insert(name.clone(), tier);
             spec.tiers.insert(name.clone(), tier_spec);
@@ -108,7 +113,7 @@ struct TierNames<'a> {
 
 fn read_tier(
     name: &str,
-    node: &Node,
+    node: &LocatedValue,
     steps: &PolicySteps,
     reading: &mut FileReading,
 ) -> Option<(QuotaSpec, Tier)> {
@@ -119,7 +124,7 @@ fn read_tier(
             _ if is_rate(text) => return read_limiting(name, node, steps, reading),
             _ => {
                 let remedy = "write a rate such as `100/min`, or `unlimited` or `forbidden`";
-                return reading.fault(node.place, format!("{text:?} is not a quota"), remedy);
+                return reading.fault(node.position, format!("{text:?} is not a quota"), remedy);
             }
         };
         return Some((QuotaSpec::Limit(LimitSpec::Rate(text.clone())), tier));
@@ -130,11 +135,11 @@ fn read_tier(
 /// Reads a tier with a quota.
 fn read_limiting(
     name: &str,
-    node: &Node,
+    node: &LocatedValue,
     steps: &PolicySteps,
     reading: &mut FileReading,
 ) -> Option<(QuotaSpec, Tier)> {
-    if !reading.has_room_for_quota(node.place) {
+    if !reading.has_room_for_quota(node.position) {
         return None;
     }
     let (spec, quota) = quota::quota(node, steps.limit_unit, reading)?;
@@ -143,13 +148,13 @@ fn read_limiting(
         Ok(tier) => Some((spec, tier)),
         Err(error) => {
             let reason = "the rule cannot have this tier";
-            reading.fault(node.place, reason, in_words_of_files(&error))
+            reading.fault(node.position, reason, in_words_of_files(&error))
         }
     }
 }
 
 fn read_override(
-    item: &Node,
+    item: &LocatedValue,
     (key_spec, steps): (Option<&KeySpec>, &PolicySteps),
     names: &TierNames<'_>,
     choice: &mut FileTiers,
@@ -157,7 +162,7 @@ fn read_override(
 ) -> Option<OverrideSpec> {
     let mut fields = Fields::of(item, "write `{ key: .., tier: .. }`", reading)?;
     let key = fields.require("key", "add the value of the key", text);
-    let place = fields.place_of("key");
+    let position = fields.position_of("key");
     let tier_node = fields.require("tier", "add a rate, or the name of a tier", |node, _| {
         Some(node)
     });
@@ -166,7 +171,7 @@ fn read_override(
     let key = key?;
     let named = match named_key(key_spec?, &key) {
         Ok(named) => named,
-        Err(remedy) => return reading.fault(place, "this key has no override", remedy),
+        Err(remedy) => return reading.fault(position, "this key has no override", remedy),
     };
     let (tier_spec, tier) = tier?;
     let former = match named {
@@ -175,7 +180,7 @@ fn read_override(
     };
     if former.is_some() {
         let reason = format!("the key {key:?} is there twice");
-        reading.add(place, reason, "keep one of them");
+        reading.add(position, reason, "keep one of them");
     }
     Some(OverrideSpec {
         key,
@@ -185,7 +190,7 @@ fn read_override(
 
 /// Returns a tier by its name, or one with its own quota.
 fn overriding_tier(
-    node: &Node,
+    node: &LocatedValue,
     names: &TierNames<'_>,
     steps: &PolicySteps,
     choice: &FileTiers,
@@ -200,9 +205,9 @@ fn overriding_tier(
         }
         Value::Text(name) if !is_rate(name) && !GRANTS.contains(&name.as_str()) => {
             let known = names.in_order.iter().chain(GRANTS).copied();
-            let remedy = reading.one_of((name, node.place), known);
+            let remedy = reading.one_of((name, node.position), known);
             let remedy = format!("{remedy}, or a rate");
-            reading.fault(node.place, format!("unknown tier `{name}`"), remedy)
+            reading.fault(node.position, format!("unknown tier `{name}`"), remedy)
         }
         _ => read_tier("override", node, steps, reading),
     }
@@ -212,7 +217,10 @@ fn is_rate(text: &str) -> bool {
     text.contains('/') || text.contains(" per ")
 }
 
-fn read_source(node: &Node, reading: &mut FileReading) -> Option<(TierSourceSpec, Source)> {
+fn read_source(
+    node: &LocatedValue,
+    reading: &mut FileReading,
+) -> Option<(TierSourceSpec, TierSource)> {
     let remedy = "write `{ header: name }` or `{ custom: name }`";
     let mut fields = Fields::of(node, remedy, reading)?;
     let (header, custom) = (fields.get("header"), fields.get("custom"));
@@ -222,17 +230,17 @@ fn read_source(node: &Node, reading: &mut FileReading) -> Option<(TierSourceSpec
             let name = text(node, reading)?;
             if HeaderName::try_from(&name).is_err() {
                 let reason = format!("{name:?} is not a header name");
-                return reading.fault(node.place, reason, "write it as `x-plan`");
+                return reading.fault(node.position, reason, "write it as `x-plan`");
             }
-            let source = Source::Header(Header::new(&name));
+            let source = TierSource::Header(Header::new(&name));
             Some((TierSourceSpec::Header(name), source))
         }
         (None, Some(node)) => {
             let (name, source) =
                 registered(node, reading, "tier_name", |registry| &registry.tier_names)?;
-            Some((TierSourceSpec::Custom(name), Source::Custom(source)))
+            Some((TierSourceSpec::Custom(name), TierSource::Custom(source)))
         }
-        _ => reading.fault(node.place, "not one source", remedy),
+        _ => reading.fault(node.position, "not one source", remedy),
     }
 }
 
@@ -244,7 +252,7 @@ pub(super) struct FileTiers {
     by_key: HashMap<Key, Tier>,
     by_network: NetworkTiers,
     by_name: HashMap<String, Tier>,
-    source: Option<Source>,
+    source: Option<TierSource>,
 }
 
 impl FileTiers {
@@ -263,7 +271,7 @@ impl FileTiers {
     }
 }
 
-enum Source {
+enum TierSource {
     Custom(Arc<TierName>),
     Header(Header),
 }
@@ -274,8 +282,8 @@ impl TierChoice for FileTiers {
             return Some(tier.clone());
         }
         let tier = match self.source.as_ref()? {
-            Source::Custom(name) => self.by_name.get(&name(parts, key)?),
-            Source::Header(header) => match header.value(parts) {
+            TierSource::Custom(name) => self.by_name.get(&name(parts, key)?),
+            TierSource::Header(header) => match header.value(parts) {
                 Extracted::Found(name) => self.by_name.get(std::str::from_utf8(name).ok()?),
                 Extracted::Absent | Extracted::Ambiguous => None,
             },

@@ -39,13 +39,13 @@ pub(super) struct Reloader {
     /// Held from the reading of a text to the swap, so that no older text replaces a newer one, and one text is parsed at a
     /// time. Whoever only looks at the rules never waits for it.
     turn: AsyncMutex<()>,
-    progress: Mutex<Progress>,
+    progress: Mutex<TakenVersions>,
     state: watch::Sender<RulesState>,
 }
 
 /// The versions that a reloader has taken, and the text that it has refused.
 #[derive(Debug)]
-struct Progress {
+struct TakenVersions {
     /// The latest versions that were in force, from the oldest.
     history: VecDeque<RuleVersion>,
     /// What was refused last, `None` if it could not be read, and why.
@@ -71,7 +71,7 @@ impl Reloader {
             origin,
             layer,
             turn: AsyncMutex::new(()),
-            progress: Mutex::new(Progress {
+            progress: Mutex::new(TakenVersions {
                 history: VecDeque::from([version]),
                 refused: None,
             }),
@@ -277,7 +277,7 @@ impl Reloader {
     /// Replaces the rules in force.
     fn swap(
         &self,
-        progress: &mut Progress,
+        progress: &mut TakenVersions,
         version: RuleVersion,
         rules: RuleSet,
     ) -> Result<RuleVersion, ReloadError> {
@@ -311,7 +311,7 @@ impl Reloader {
     /// Notes and logs a refusal, unless it is the same as the last one.
     fn refuse(
         &self,
-        progress: &mut Progress,
+        progress: &mut TakenVersions,
         version: Option<RuleVersion>,
         error: ReloadError,
     ) -> ReloadError {
@@ -372,7 +372,7 @@ impl Reloader {
     }
 }
 
-impl Progress {
+impl TakenVersions {
     /// Returns why a text was refused; `None` if it was not refused last.
     fn refusal_of(&self, format: Format, text: &str) -> Option<&ReloadError> {
         let (version, error) = self.refused.as_ref()?;
