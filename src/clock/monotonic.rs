@@ -36,7 +36,7 @@ use std::{
 #[derive(Debug)]
 pub(super) struct Monotonic {
     started: Instant,
-    span: Span,
+    span: CounterSpan,
 }
 
 impl Monotonic {
@@ -50,7 +50,7 @@ impl Monotonic {
             .spawn(calibrate);
         Self {
             started,
-            span: Span::default(),
+            span: CounterSpan::default(),
         }
     }
 
@@ -95,7 +95,7 @@ impl Monotonic {
 
 static COUNTER: OnceLock<quanta::Clock> = OnceLock::new();
 
-// === Span ===
+// === CounterSpan ===
 
 /// The current span, and the rate of the counter.
 ///
@@ -103,7 +103,7 @@ static COUNTER: OnceLock<quanta::Clock> = OnceLock::new();
 /// cache line, which is written once a millisecond.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-struct Span {
+struct CounterSpan {
     version: AtomicU64,
     start_ticks: AtomicU64,
     start_nanos: AtomicU64,
@@ -125,7 +125,7 @@ struct Sample {
     nanos: u64,
 }
 
-impl Span {
+impl CounterSpan {
     /// Returns the time at which `ticks` reads the counter, or `None` outside of the span.
     #[inline]
     fn nanos(&self, ticks: impl FnOnce() -> u64) -> Option<u64> {
@@ -241,7 +241,7 @@ mod tests {
     }
 
     /// Begins a span as [`Monotonic`] does when none covers the moment, and returns the time.
-    fn read(span: &Span, nanos: u64, ticks: u64) -> u64 {
+    fn read(span: &CounterSpan, nanos: u64, ticks: u64) -> u64 {
         span.nanos(|| ticks).unwrap_or_else(|| {
             span.begin(Sample { ticks, nanos }, 60);
             nanos
@@ -249,8 +249,8 @@ mod tests {
     }
 
     /// A span whose rate is certain, and a moment in nanoseconds after which it is read.
-    fn certain() -> (Span, u64) {
-        let span = Span::default();
+    fn certain() -> (CounterSpan, u64) {
+        let span = CounterSpan::default();
         for nanos in (0..=4 * MEASUREMENT).step_by(1_000) {
             read(&span, nanos, ticks(nanos));
         }
@@ -276,7 +276,7 @@ mod tests {
 
     #[test]
     fn rate_is_used_once_two_measurements_agree() {
-        let span = Span::default();
+        let span = CounterSpan::default();
         for nanos in (0..4 * MEASUREMENT).step_by(100_000) {
             assert_eq!(read(&span, nanos, ticks(nanos)), nanos);
             let is_measured = span.rate.load(Ordering::Relaxed) > 0;
@@ -340,7 +340,7 @@ mod tests {
     #[test]
     fn coarse_counter_is_not_used() {
         for (nanos_per_tick, is_used) in [(100, true), (120, false), (1_000, false)] {
-            let span = Span::default();
+            let span = CounterSpan::default();
             for nanos in (0..=5 * MEASUREMENT).step_by(10_000) {
                 span.begin(
                     Sample {

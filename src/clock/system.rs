@@ -48,11 +48,11 @@ use super::{
 /// callers in debt wait as long as before.
 #[derive(Clone, Debug, Default)]
 pub struct Clock {
-    source: Source,
+    source: ClockSource,
 }
 
 #[derive(Clone, Debug, Default)]
-enum Source {
+enum ClockSource {
     #[default]
     System,
     #[cfg(feature = "test-util")]
@@ -94,7 +94,7 @@ impl Clock {
     #[must_use]
     pub const fn system() -> Self {
         Self {
-            source: Source::System,
+            source: ClockSource::System,
         }
     }
 
@@ -103,7 +103,7 @@ impl Clock {
     #[must_use]
     pub fn manual(start: Timestamp) -> Self {
         Self {
-            source: Source::Manual(Arc::new(Manual {
+            source: ClockSource::Manual(Arc::new(Manual {
                 micros: AtomicU64::new(start.as_micros()),
                 step: AtomicU64::new(0),
             })),
@@ -117,14 +117,14 @@ impl Clock {
     pub(crate) fn of_server(base: Self) -> Self {
         let offset = Offset::default();
         Self {
-            source: Source::Server(Arc::new(ServerClock { base, offset })),
+            source: ClockSource::Server(Arc::new(ServerClock { base, offset })),
         }
     }
 
     /// Adjusts the clock of a server to the time in a reply that came just now. Other clocks do not change.
     #[cfg(feature = "redis")]
     pub(crate) fn learn(&self, server: Timestamp, latency: Duration) {
-        if let Source::Server(clock) = &self.source {
+        if let ClockSource::Server(clock) = &self.source {
             let now = clock.base.read();
             clock.offset.learn(now.without_step(), server, latency);
         }
@@ -134,8 +134,8 @@ impl Clock {
     #[cfg(feature = "redis")]
     pub(crate) fn with_steps(self) -> Self {
         match self.source {
-            Source::System => Self {
-                source: Source::Wall,
+            ClockSource::System => Self {
+                source: ClockSource::Wall,
             },
             _ => self,
         }
@@ -172,13 +172,13 @@ impl Clock {
     #[inline]
     pub(crate) fn is_anchored(&self) -> bool {
         match &self.source {
-            Source::System => true,
+            ClockSource::System => true,
             #[cfg(feature = "test-util")]
-            Source::Manual(_) => false,
+            ClockSource::Manual(_) => false,
             #[cfg(feature = "redis")]
-            Source::Server(clock) => !clock.offset.is_known() && clock.base.is_anchored(),
+            ClockSource::Server(clock) => !clock.offset.is_known() && clock.base.is_anchored(),
             #[cfg(feature = "redis")]
-            Source::Wall => false,
+            ClockSource::Wall => false,
         }
     }
 
@@ -193,16 +193,16 @@ impl Clock {
     #[inline]
     pub(crate) fn read(&self) -> Reading {
         match &self.source {
-            Source::System => SYSTEM.read(),
+            ClockSource::System => SYSTEM.read(),
             #[cfg(feature = "test-util")]
-            Source::Manual(manual) => Reading {
+            ClockSource::Manual(manual) => Reading {
                 now: Timestamp::from_micros(manual.micros.load(Ordering::Acquire)),
                 step: manual.step.load(Ordering::Relaxed),
             },
             #[cfg(feature = "redis")]
-            Source::Server(clock) => clock.read(),
+            ClockSource::Server(clock) => clock.read(),
             #[cfg(feature = "redis")]
-            Source::Wall => Reading {
+            ClockSource::Wall => Reading {
                 now: Self::wall_now(),
                 step: 0,
             },
@@ -228,11 +228,13 @@ impl Clock {
     pub fn set(&self, to: Timestamp) {
         match &self.source {
             #[cfg(feature = "redis")]
-            Source::Server(_) => panic!("the clock of a server cannot be moved: use Clock::manual"),
+            ClockSource::Server(_) => {
+                panic!("the clock of a server cannot be moved: use Clock::manual")
+            }
             #[cfg(feature = "redis")]
-            Source::Wall => panic!("the wall clock cannot be moved: use Clock::manual"),
-            Source::System => panic!("the system clock cannot be moved: use Clock::manual"),
-            Source::Manual(manual) => manual.micros.store(to.as_micros(), Ordering::Release),
+            ClockSource::Wall => panic!("the wall clock cannot be moved: use Clock::manual"),
+            ClockSource::System => panic!("the system clock cannot be moved: use Clock::manual"),
+            ClockSource::Manual(manual) => manual.micros.store(to.as_micros(), Ordering::Release),
         }
     }
 
@@ -244,7 +246,7 @@ impl Clock {
     /// Panics when this is the system clock.
     #[cfg(feature = "test-util")]
     pub fn step(&self, by: Duration) {
-        if let Source::Manual(manual) = &self.source {
+        if let ClockSource::Manual(manual) = &self.source {
             manual.step.fetch_add(micros(by), Ordering::Relaxed);
         }
         self.advance(by);

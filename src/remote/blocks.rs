@@ -48,7 +48,7 @@ pub(super) struct SharedBlocks {
     list: Arc<BlockList>,
     /// The caller's clock, if the script must not take the server's time.
     clock: Option<Clock>,
-    progress: Mutex<Progress>,
+    progress: Mutex<ReadProgress>,
     /// Held while a long list arrives, so that it is asked for once.
     arrival: AsyncMutex<()>,
     /// Whether it was logged that blocks cannot be read.
@@ -235,11 +235,11 @@ fn text_of(target: &BlockTarget) -> String {
 /// How long changes are asked for. They are kept for twice as long.
 const MAX_AGE: Duration = Duration::from_secs(1_800);
 
-// === Progress ===
+// === ReadProgress ===
 
 /// Which changes were taken over.
 #[derive(Debug, Default)]
-struct Progress {
+struct ReadProgress {
     /// The latest of them; 0 for none.
     version: u64,
     /// When the latest reply was asked for, by the system clock.
@@ -248,7 +248,7 @@ struct Progress {
     arriving: Option<HashMap<BlockTarget, ActiveBlock>>,
 }
 
-impl Progress {
+impl ReadProgress {
     /// Returns the version after which changes are needed now.
     fn begin(&mut self, now: Timestamp) -> u64 {
         if self.version > 0 && now >= self.at + MAX_AGE {

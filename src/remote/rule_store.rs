@@ -42,13 +42,13 @@ use super::{
 pub(super) struct RedisRuleStore {
     cluster: Arc<Cluster>,
     /// `None` until it is needed, and after an error.
-    link: Arc<Mutex<Option<Arc<Link>>>>,
+    link: Arc<Mutex<Option<Arc<RulesConnection>>>>,
     /// Whether a link was made, by whatever call, since [`rules_stored`](RuleStore::rules_stored) last returned.
     was_linked: Arc<AtomicBool>,
 }
 
 /// The way of commands to the server.
-enum Link {
+enum RulesConnection {
     /// A lane, since the connections of a pool cannot listen.
     Lane(Arc<Client>),
     Own(Listening, Arc<Client>),
@@ -75,7 +75,7 @@ impl RedisRuleStore {
     }
 
     /// Returns the connection, which is made if there is none.
-    async fn link(&self) -> Result<Arc<Link>, Error> {
+    async fn link(&self) -> Result<Arc<RulesConnection>, Error> {
         let mut place = self.link.lock().await;
         if let Some(link) = &*place {
             return Ok(Arc::clone(link));
@@ -83,12 +83,12 @@ impl RedisRuleStore {
         let client = self.client();
         let endpoint = client.scheduler.lanes()[0].endpoint().clone();
         let link = if let Endpoint::Pool(_) = endpoint {
-            Link::Lane(client)
+            RulesConnection::Lane(client)
         } else {
             let opened = timeout(CONNECT_TIMEOUT, Listening::open(&endpoint, &self.key())).await;
             let opened = opened.unwrap_or_else(|| Err(too_slow(Phase::Connect)));
             match opened {
-                Ok(listening) => Link::Own(listening, client),
+                Ok(listening) => RulesConnection::Own(listening, client),
                 Err(error) => {
                     self.look_up_nodes(&client);
                     return Err(error);
@@ -102,7 +102,7 @@ impl RedisRuleStore {
     }
 
     /// Gives up a connection, unless another one has replaced it.
-    async fn give_up(&self, link: &Arc<Link>) {
+    async fn give_up(&self, link: &Arc<RulesConnection>) {
         let mut place = self.link.lock().await;
         place.take_if(|present| Arc::ptr_eq(present, link));
     }
@@ -257,7 +257,7 @@ impl RedisRuleStore {
             // Anything may have been stored before it listened.
             return Ok(true);
         }
-        let Link::Own(listening, client) = &*link else {
+        let RulesConnection::Own(listening, client) = &*link else {
             return Ok(false);
         };
         let message = listening.message().await;
@@ -307,9 +307,9 @@ impl fmt::Debug for RedisRuleStore {
     }
 }
 
-// === Link ===
+// === RulesConnection ===
 
-impl Link {
+impl RulesConnection {
     fn client(&self) -> &Arc<Client> {
         match self {
             Self::Lane(client) | Self::Own(_, client) => client,

@@ -30,10 +30,10 @@ use crate::error::Error;
 /// not refund the charge.
 #[must_use = "futures do nothing unless they are awaited"]
 pub struct StoreFuture<T> {
-    state: State<T>,
+    state: FutureState<T>,
 }
 
-enum State<T> {
+enum FutureState<T> {
     /// `None` once the result was returned.
     Ready(Option<Result<T, Error>>),
     Pending(PendingResult<T>),
@@ -44,14 +44,14 @@ impl<T> StoreFuture<T> {
     #[inline]
     pub fn ready(result: Result<T, Error>) -> Self {
         Self {
-            state: State::Ready(Some(result)),
+            state: FutureState::Ready(Some(result)),
         }
     }
 
     /// Creates a future that completes later. Allocates once.
     pub fn boxed(future: impl Future<Output = Result<T, Error>> + Send + 'static) -> Self {
         Self {
-            state: State::Pending(Box::pin(future)),
+            state: FutureState::Pending(Box::pin(future)),
         }
     }
 
@@ -65,7 +65,7 @@ impl<T> StoreFuture<T> {
         match polled {
             Poll::Ready(result) => Self::ready(result),
             Poll::Pending => Self {
-                state: State::Pending(future),
+                state: FutureState::Pending(future),
             },
         }
     }
@@ -76,8 +76,8 @@ impl<T> StoreFuture<T> {
     #[inline]
     pub fn take_ready(&mut self) -> Option<Result<T, Error>> {
         match &mut self.state {
-            State::Ready(result) => result.take(),
-            State::Pending(_) => None,
+            FutureState::Ready(result) => result.take(),
+            FutureState::Pending(_) => None,
         }
     }
 
@@ -85,8 +85,8 @@ impl<T> StoreFuture<T> {
     #[inline]
     pub(crate) fn as_ready(&self) -> Option<&Result<T, Error>> {
         match &self.state {
-            State::Ready(result) => result.as_ref(),
-            State::Pending(_) => None,
+            FutureState::Ready(result) => result.as_ref(),
+            FutureState::Pending(_) => None,
         }
     }
 
@@ -111,8 +111,8 @@ impl<T> StoreFuture<T> {
     #[inline]
     pub(crate) fn into_pending(self) -> PendingResult<T> {
         match self.state {
-            State::Pending(future) => future,
-            State::Ready(_) => unreachable!("the result was ready, and was taken"),
+            FutureState::Pending(future) => future,
+            FutureState::Ready(_) => unreachable!("the result was ready, and was taken"),
         }
     }
 }
@@ -124,8 +124,8 @@ impl<T> Future for StoreFuture<T> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut self.state {
-            State::Ready(result) => Poll::Ready(result.take().expect(NOT_TAKEN)),
-            State::Pending(future) => future.as_mut().poll(context),
+            FutureState::Ready(result) => Poll::Ready(result.take().expect(NOT_TAKEN)),
+            FutureState::Pending(future) => future.as_mut().poll(context),
         }
     }
 }
@@ -133,8 +133,8 @@ impl<T> Future for StoreFuture<T> {
 impl<T> Debug for StoreFuture<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.state {
-            State::Ready(_) => "StoreFuture(ready)",
-            State::Pending(_) => "StoreFuture(pending)",
+            FutureState::Ready(_) => "StoreFuture(ready)",
+            FutureState::Pending(_) => "StoreFuture(pending)",
         })
     }
 }

@@ -65,14 +65,14 @@ use crate::{
 /// ```
 #[derive(Clone)]
 pub struct ScriptedStore {
-    script: Arc<Script>,
+    script: Arc<DecideFn>,
     calls: Arc<AtomicUsize>,
     inner: Option<Arc<dyn Store>>,
     is_late: bool,
     waiting: Arc<Mutex<mpsc::UnboundedReceiver<PendingDecision>>>,
 }
 
-type Script = dyn Fn(&[Charge<'_>]) -> StoreFuture<Decision> + Send + Sync;
+type DecideFn = dyn Fn(&[Charge<'_>]) -> StoreFuture<Decision> + Send + Sync;
 
 impl ScriptedStore {
     /// Creates a store that decides by a closure. It cannot settle, and resets nothing.

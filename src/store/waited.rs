@@ -27,7 +27,7 @@ impl StoreId {
 
 /// Calls `decide` for a request that has waited this long.
 pub(crate) fn after<T>(waited: Duration, decide: impl FnOnce() -> T) -> T {
-    let _restored = Restored(WAITED.replace(waited));
+    let _restored = WaitedReset(WAITED.replace(waited));
     decide()
 }
 
@@ -103,12 +103,12 @@ fn now() -> Timestamp {
     Clock::system().now()
 }
 
-// === Restored ===
+// === WaitedReset ===
 
 /// Sets the time back, also if the call panics.
-struct Restored(Duration);
+struct WaitedReset(Duration);
 
-impl Drop for Restored {
+impl Drop for WaitedReset {
     fn drop(&mut self) {
         WAITED.set(self.0);
     }

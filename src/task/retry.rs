@@ -39,12 +39,12 @@ pub(crate) type RetryFuture = Pin<Box<dyn Future<Output = Vec<bool>> + Send>>;
 /// after each round that fails, up to 1 s; each wait is [jittered](crate::task::backoff::jittered). The task keeps the owner alive
 /// until the queue is empty. A try that takes longer than [`LONGEST_TRY`] counts as failed.
 pub(crate) struct RetryQueue<T> {
-    state: Mutex<State<T>>,
+    state: Mutex<RetryItems<T>>,
     task: SingleTask,
     longest_try: Duration,
 }
 
-struct State<T> {
+struct RetryItems<T> {
     /// Items for the next round.
     waiting: Vec<RetryItem<T>>,
     /// Number of items of the current round that are not done.
@@ -113,7 +113,7 @@ impl<T: Send + Sync + 'static> RetryQueue<T> {
 impl<T> Default for RetryQueue<T> {
     fn default() -> Self {
         Self {
-            state: Mutex::new(State {
+            state: Mutex::new(RetryItems {
                 waiting: Vec::new(),
                 in_round: 0,
             }),
@@ -143,7 +143,7 @@ struct Round<O: RetryOwner> {
 
 impl<O: RetryOwner> Round<O> {
     /// Begins a round with all items that wait.
-    fn begin(owner: &Arc<O>, state: &mut State<O::Item>) -> Self {
+    fn begin(owner: &Arc<O>, state: &mut RetryItems<O::Item>) -> Self {
         let remaining = mem::take(&mut state.waiting);
         state.in_round = remaining.len();
         Self {

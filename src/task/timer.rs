@@ -85,12 +85,12 @@ impl Drop for Sleep {
 
 /// The sleepers of the process, and the thread that wakes them.
 struct Timer {
-    state: Mutex<State>,
+    state: Mutex<Sleepers>,
     /// Notified when a new sleeper wakes before all others.
     new_first: Condvar,
 }
 
-struct State {
+struct Sleepers {
     /// Wakers by time of waking, then by number.
     sleepers: BTreeMap<(Timestamp, u64), Waker>,
     has_thread: bool,
@@ -140,7 +140,7 @@ impl Timer {
     }
 }
 
-impl State {
+impl Sleepers {
     /// Removes the sleepers that are due. Returns their wakers.
     fn take_due(&mut self, now: Timestamp) -> Vec<Waker> {
         let mut due = Vec::new();
@@ -159,7 +159,7 @@ fn now() -> Timestamp {
 
 static NEXT_NUMBER: AtomicU64 = AtomicU64::new(0);
 static TIMER: Timer = Timer {
-    state: Mutex::new(State {
+    state: Mutex::new(Sleepers {
         sleepers: BTreeMap::new(),
         has_thread: false,
     }),

@@ -46,8 +46,8 @@ pub(super) struct CallId {
     pub(super) number: u64,
     /// The index of the lane.
     pub(super) lane: usize,
-    /// The generation of the lane's connection when the call was scheduled.
-    pub(super) generation: u64,
+    /// The connection_id of the lane's connection when the call was scheduled.
+    pub(super) connection_id: u64,
 }
 
 /// A call in flight, for the task that makes it.
@@ -95,7 +95,7 @@ pub(super) struct Overdue {
     pub(super) stranded: VecDeque<Job>,
     /// Jobs of calls whose tasks nobody polls any more.
     pub(super) unpolled: Vec<Waiter>,
-    /// Connections without a reply for a deadline: lane and generation.
+    /// Connections without a reply for a deadline: lane and connection_id.
     pub(super) unresponsive: Vec<(usize, u64)>,
     /// Whether one of the calls failed and no task reports it.
     pub(super) is_unreported: bool,
@@ -114,7 +114,7 @@ pub(super) struct Calls {
     in_flight: Vec<PendingCall>,
     /// The charges of all calls.
     charges: usize,
-    /// Per lane, the generation of the connection on which the latest reply came, and when.
+    /// Per lane, the connection_id of the connection on which the latest reply came, and when.
     last_replies: Box<[(u64, Timestamp)]>,
 }
 
@@ -189,7 +189,7 @@ impl Calls {
 
     /// Records a reply on the connection of this call.
     pub(super) fn note_reply(&mut self, id: CallId, now: Timestamp) {
-        self.last_replies[id.lane] = (id.generation, now);
+        self.last_replies[id.lane] = (id.connection_id, now);
     }
 
     /// Handles a call whose task runs after it was due. Returns the callers of its jobs, which time out.
@@ -223,7 +223,7 @@ impl Calls {
                 overdue.to_wake.push(Arc::clone(alarm));
             }
             let replied_at = match self.last_replies[id.lane] {
-                (generation, at) if generation == id.generation => at,
+                (connection_id, at) if connection_id == id.connection_id => at,
                 _ => Timestamp::default(),
             };
             let unresponsive_at = (one.sent_at.max(replied_at) + self.deadline).max(one.due);
@@ -236,13 +236,13 @@ impl Calls {
                 was_polled = one.is_extended();
                 overdue.is_unreported |= was_polled;
             }
-            if was_polled && unresponsive_at <= now && id.generation != NO_CONNECTION {
-                overdue.unresponsive.push((id.lane, id.generation));
+            if was_polled && unresponsive_at <= now && id.connection_id != NO_CONNECTION {
+                overdue.unresponsive.push((id.lane, id.connection_id));
             }
             moments.extend([one.due, unresponsive_at, end]);
         }
-        for (lane, generation) in &overdue.unresponsive {
-            let abandoned = self.abandon_connection(*lane, *generation);
+        for (lane, connection_id) in &overdue.unresponsive {
+            let abandoned = self.abandon_connection(*lane, *connection_id);
             overdue.to_wake.extend(abandoned);
         }
         overdue.to_wake.extend(self.remove_ended(now));
@@ -251,8 +251,12 @@ impl Calls {
     }
 
     /// Abandons all calls on a connection. Returns the alarms of their tasks, which then end.
-    pub(super) fn abandon_connection(&mut self, lane: usize, generation: u64) -> Vec<Arc<Alarm>> {
-        let is_on_it = |id: CallId| id.lane == lane && id.generation == generation;
+    pub(super) fn abandon_connection(
+        &mut self,
+        lane: usize,
+        connection_id: u64,
+    ) -> Vec<Arc<Alarm>> {
+        let is_on_it = |id: CallId| id.lane == lane && id.connection_id == connection_id;
         let calls = self.in_flight.iter().map(|other| &other.call);
         let alarms = calls.filter(|call| is_on_it(call.id)).map(|call| {
             call.alarm.raise(ABANDONED);
@@ -343,7 +347,7 @@ const EXPIRED: u8 = 2;
 /// The call was abandoned, with its connection or since nobody polled it.
 const ABANDONED: u8 = 3;
 
-/// The generation of a command that is not bound to a connection.
+/// The connection_id of a command that is not bound to a connection.
 pub(super) const NO_CONNECTION: u64 = 0;
 /// A task that runs this long after its call was due shows that its runtime is busy.
 const MAX_DELAY: Duration = Duration::from_millis(2);

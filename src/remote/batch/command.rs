@@ -54,19 +54,19 @@ pub(in crate::remote) async fn run_command(
 /// Sends a command on a lane that is up, or on the first one. If it finds its connection closed, it tries another once.
 async fn send_command(client: &Client, command: &Cmd, is_asking: bool) -> Result<Value, Error> {
     let lanes = client.scheduler.lanes();
-    let up = lanes.iter().position(|lane| lane.generation().is_some());
+    let up = lanes.iter().position(|lane| lane.connection_id().is_some());
     let lane = &lanes[up.unwrap_or(0)];
     let mut connection: LaneConnection = lane.connect(false).await?;
     let mut reply = send_on(&mut connection, command, is_asking).await;
     if reply.as_ref().is_err_and(|failed| !failed.was_sent) {
-        lane.disconnect(connection.generation, None);
+        lane.disconnect(connection.connection_id, None);
         connection = lane.connect(false).await?;
         reply = send_on(&mut connection, command, is_asking).await;
     }
     reply.map_err(|failed| {
         let error = classify::classify(failed.error);
         if classify::ends_connection(&error) {
-            lane.disconnect(connection.generation, Some(&error));
+            lane.disconnect(connection.connection_id, Some(&error));
         }
         error
     })

@@ -96,7 +96,7 @@ pub(super) async fn exchange(
     let lane = &client.scheduler.lanes()[call.id.lane];
     let end = |replied| client.scheduler.end_call(call.id, now(), replied);
     // The lane may have lost the connection since the call was scheduled.
-    let Some(mut connection) = lane.connection(call.id.generation) else {
+    let Some(mut connection) = lane.connection(call.id.connection_id) else {
         return (BatchResult::NotSent, end(false));
     };
     let called_at = now();
@@ -133,7 +133,7 @@ pub(super) async fn exchange(
         }
     };
     if let Some(error) = failure.filter(|error| classify::ends_connection(error)) {
-        lane.disconnect(call.id.generation, Some(error));
+        lane.disconnect(call.id.connection_id, Some(error));
     }
     if ended.in_time {
         let decided_at = results.as_ref().ok();
@@ -165,7 +165,7 @@ fn unreported_end(
         Some(CallFailure::Replaced) => BatchResult::Failed(classify::replaced()),
         Some(CallFailure::Lost(_) | CallFailure::Replied(_)) => {
             // A pool's connection ends with its runtime.
-            client.scheduler.lanes()[id.lane].disconnect(id.generation, None);
+            client.scheduler.lanes()[id.lane].disconnect(id.connection_id, None);
             BatchResult::Failed(classify::runtime_ended())
         }
     }
@@ -179,10 +179,12 @@ fn note_not_sent(
     requests: &[Box<Request>],
 ) {
     requests.iter().for_each(|request| request.note_not_sent());
-    client.scheduler.lanes()[id.lane].disconnect(id.generation, None);
+    client.scheduler.lanes()[id.lane].disconnect(id.connection_id, None);
     if connection.has_lost_runtime() {
         // Commands that it took as its runtime ended may get neither a reply nor an error.
-        client.scheduler.abandon_connection(id.lane, id.generation);
+        client
+            .scheduler
+            .abandon_connection(id.lane, id.connection_id);
     }
 }
 
@@ -269,7 +271,7 @@ fn check_server(client: &Arc<Client>, id: CallId, called_at: Timestamp, results:
     // The caller's clock is not the server's.
     let decided_at = decided_at_of(results).filter(|_| client.clock.is_none());
     let lane = &client.scheduler.lanes()[id.lane];
-    let connection = || lane.connection(id.generation);
+    let connection = || lane.connection(id.connection_id);
     if let Some(decided_at) = decided_at {
         client.check.compare_clocks(called_at, decided_at);
     }

@@ -164,7 +164,7 @@ impl Scheduler {
 
     /// Returns whether any lane has a connection.
     pub(in crate::remote) fn is_up(&self) -> bool {
-        self.lanes.iter().any(|lane| lane.generation().is_some())
+        self.lanes.iter().any(|lane| lane.connection_id().is_some())
     }
 
     /// Adds the present load to the stats of the server.
@@ -247,14 +247,14 @@ impl Scheduler {
             return (Dispatch::Nothing, Vec::new());
         }
         traffic.note_dispatch(dispatcher, now);
-        let Some((lane, generation)) = self.least_busy_lane(&traffic) else {
+        let Some((lane, connection_id)) = self.least_busy_lane(&traffic) else {
             return (Dispatch::NotConnected, Vec::new());
         };
         let is_idle = traffic.calls.len() == 0;
-        traffic.window.note_connection(generation, now, is_idle);
+        traffic.window.note_connection(connection_id, now, is_idle);
         let shed = traffic.shed_late_jobs(now);
         let is_busy = traffic.calls.on_lane(lane) > 0;
-        let batch = traffic.take_batch((lane, generation), now);
+        let batch = traffic.take_batch((lane, connection_id), now);
         self.update_shedding(&mut traffic, now);
         if batch.as_ref().is_none_or(|batch| batch.is_last) {
             traffic.dispatcher = None;
@@ -264,7 +264,7 @@ impl Scheduler {
         };
         if is_busy {
             let mut lanes = self.lanes.iter();
-            batch.lane_to_dial = lanes.position(|lane| lane.generation().is_none());
+            batch.lane_to_dial = lanes.position(|lane| lane.connection_id().is_none());
         }
         (Dispatch::Send(batch), shed)
     }
@@ -348,9 +348,9 @@ impl Scheduler {
     }
 
     /// Abandons all calls on a connection, and wakes their tasks.
-    pub(super) fn abandon_connection(&self, lane: usize, generation: u64) {
+    pub(super) fn abandon_connection(&self, lane: usize, connection_id: u64) {
         let mut traffic = self.traffic.lock();
-        let abandoned = traffic.calls.abandon_connection(lane, generation);
+        let abandoned = traffic.calls.abandon_connection(lane, connection_id);
         drop(traffic);
         abandoned.iter().for_each(|alarm| alarm.ring());
     }
@@ -361,10 +361,10 @@ impl Scheduler {
         self.shedding.set(is_on, traffic.window.is_process_slow());
     }
 
-    /// Returns the lane with the fewest calls in flight of those with a connection, and the generation of that.
+    /// Returns the lane with the fewest calls in flight of those with a connection, and the connection_id of that.
     fn least_busy_lane(&self, traffic: &Traffic) -> Option<(usize, u64)> {
         let up = self.lanes.iter().enumerate();
-        let up = up.filter_map(|(index, lane)| Some((index, lane.generation()?)));
+        let up = up.filter_map(|(index, lane)| Some((index, lane.connection_id()?)));
         up.min_by_key(|(index, _)| traffic.calls.on_lane(*index))
     }
 }
@@ -391,10 +391,10 @@ impl Traffic {
         is_idle && self.is_alone
     }
 
-    /// Notes a call that is sent now, to a lane and the generation of its connection.
+    /// Notes a call that is sent now, to a lane and the connection_id of its connection.
     fn begin(
         &mut self,
-        (lane, generation): (usize, u64),
+        (lane, connection_id): (usize, u64),
         now: Timestamp,
         due: Timestamp,
         charges: usize,
@@ -404,11 +404,11 @@ impl Traffic {
         if self.calls.charges() == 0 {
             self.window.note_idle(now);
         }
-        self.window.note_connection(generation, now, is_idle);
+        self.window.note_connection(connection_id, now, is_idle);
         let id = CallId {
             number: self.take_number(),
             lane,
-            generation,
+            connection_id,
         };
         self.calls.add(id, now, due, charges, waiters)
     }

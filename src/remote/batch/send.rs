@@ -176,10 +176,10 @@ async fn send_by_slot(
 }
 
 /// The indexes of the requests that one command carries.
-type Members = SmallVec<[usize; 4]>;
+type RequestIndexes = SmallVec<[usize; 4]>;
 
 /// Distributes requests over commands, in order. Requests for one slot share a command, unless they must be sent alone.
-fn by_slot(requests: &[Box<Request>]) -> Vec<Members> {
+fn by_slot(requests: &[Box<Request>]) -> Vec<RequestIndexes> {
     let slots = requests.iter().enumerate();
     let mut slots: Vec<_> = slots
         .map(|(index, request)| (request.shared_slot(), index))
@@ -196,7 +196,7 @@ fn by_slot(requests: &[Box<Request>]) -> Vec<Members> {
 
 /// Returns the commands of one round.
 fn pipeline(
-    commands: &[Members],
+    commands: &[RequestIndexes],
     requests: &[Box<Request>],
     says_hello: bool,
     sends_text: bool,

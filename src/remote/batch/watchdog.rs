@@ -122,8 +122,8 @@ fn end_overdue(client: &Arc<Client>, now: Timestamp) -> Option<Timestamp> {
     for waiter in overdue.unpolled {
         contain_panic(|| waiter.complete(Err(no_reply())));
     }
-    for (lane, generation) in &overdue.unresponsive {
-        scheduler.lanes()[*lane].disconnect(*generation, Some(&no_reply()));
+    for (lane, connection_id) in &overdue.unresponsive {
+        scheduler.lanes()[*lane].disconnect(*connection_id, Some(&no_reply()));
     }
     for alarm in overdue.to_wake {
         contain_panic(|| alarm.ring());
@@ -133,8 +133,8 @@ fn end_overdue(client: &Arc<Client>, now: Timestamp) -> Option<Timestamp> {
     }
     // A command that a connection took as its runtime ended may get neither a reply nor an error.
     for (index, lane) in scheduler.lanes().iter().enumerate() {
-        if let Some(generation) = lane.disconnect_if_runtime_ended() {
-            contain_panic(|| scheduler.abandon_connection(index, generation));
+        if let Some(connection_id) = lane.disconnect_if_runtime_ended() {
+            contain_panic(|| scheduler.abandon_connection(index, connection_id));
         }
     }
     let dials = scheduler.lanes().iter();

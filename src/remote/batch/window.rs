@@ -54,7 +54,7 @@ pub(super) struct SendWindow {
     is_measured: bool,
     probe: Probe,
     /// The youngest connection that was used.
-    generation: u64,
+    connection_id: u64,
     /// Since when requests can be sent.
     usable_since: Timestamp,
 }
@@ -90,7 +90,7 @@ impl SendWindow {
             measurement: Measurement::default(),
             is_measured: false,
             probe: Probe::default(),
-            generation: 0,
+            connection_id: 0,
             usable_since: Timestamp::default(),
         }
     }
@@ -197,11 +197,11 @@ impl SendWindow {
     }
 
     /// Notes the connection of a call. If `is_idle`, no other connection was of use before it.
-    pub(super) fn note_connection(&mut self, generation: u64, now: Timestamp, is_idle: bool) {
-        if generation <= self.generation {
+    pub(super) fn note_connection(&mut self, connection_id: u64, now: Timestamp, is_idle: bool) {
+        if connection_id <= self.connection_id {
             return;
         }
-        self.generation = generation;
+        self.connection_id = connection_id;
         if is_idle {
             // It may be to another host.
             self.min_round_trip = None;

@@ -25,7 +25,7 @@
 //!
 //! # Generations
 //!
-//! Each dial of any lane has a number, the *generation* of its connection. A call notes the generation that it was sent
+//! Each dial of any lane has a number, the *connection_id* of its connection. A call notes the connection_id that it was sent
 //! on, and [`Lane::disconnect`] names it, so a late failure of an old connection never ends its successor.
 //!
 //! # Runtimes
@@ -78,18 +78,18 @@ pub(in crate::remote) struct Lane {
     endpoint: Endpoint,
     /// The longest time of a dial. The watchdog cancels a longer one.
     connect_timeout: Duration,
-    /// The generation of the connection that is up; 0 without one. Every decision reads it without the lock.
-    generation: AtomicU64,
-    /// The generation of the latest connection whose server's run was noted.
+    /// The connection_id of the connection that is up; 0 without one. Every decision reads it without the lock.
+    connection_id: AtomicU64,
+    /// The connection_id of the latest connection whose server's run was noted.
     noted: AtomicU64,
-    link: Mutex<Link>,
+    link: Mutex<LaneState>,
     callers: CallersRuntime,
 }
 
 /// The state of a lane, and what remains of earlier connections.
 #[derive(Debug)]
-struct Link {
-    state: State,
+struct LaneState {
+    state: LinkState,
     /// The waits before the next dials.
     backoff: DialBackoff,
     /// The error that ended the last connection or dial.
@@ -97,7 +97,7 @@ struct Link {
 }
 
 /// The state of a lane, see the [module docs](self).
-enum State {
+enum LinkState {
     /// There is neither a connection nor a dial.
     Down,
     /// One dial is under way; everybody who needs the lane waits for it.
@@ -105,14 +105,14 @@ enum State {
         result: watch::Receiver<DialResult>,
         /// When the connect timeout ends it.
         due: Timestamp,
-        generation: u64,
+        connection_id: u64,
         /// Cancels the dial.
         dial: Dial,
     },
     /// Decisions are sent on the connection.
     Up {
         connection: Connection,
-        generation: u64,
+        connection_id: u64,
         /// When the dial succeeded.
         made_at: Timestamp,
         /// Whether no decision was sent on it yet.
@@ -126,7 +126,7 @@ enum State {
 type DialResult = Option<Result<(), Error>>;
 
 /// The lane's connection, or the dial to wait for.
-enum Access {
+enum LaneAccess {
     Connected(LaneConnection),
     Dialling(watch::Receiver<DialResult>),
 }
@@ -137,10 +137,10 @@ impl Lane {
         Arc::new(Self {
             endpoint,
             connect_timeout,
-            generation: AtomicU64::new(0),
+            connection_id: AtomicU64::new(0),
             noted: AtomicU64::new(0),
-            link: Mutex::new(Link {
-                state: State::Down,
+            link: Mutex::new(LaneState {
+                state: LinkState::Down,
                 backoff: DialBackoff::default(),
                 last_error: None,
             }),
@@ -164,30 +164,30 @@ impl Lane {
         self.endpoint.advice()
     }
 
-    /// Returns the generation of the lane's connection; `None` without one.
+    /// Returns the connection_id of the lane's connection; `None` without one.
     #[inline]
-    pub(in crate::remote) fn generation(&self) -> Option<u64> {
-        match self.generation.load(Ordering::Acquire) {
+    pub(in crate::remote) fn connection_id(&self) -> Option<u64> {
+        match self.connection_id.load(Ordering::Acquire) {
             0 => None,
-            generation => Some(generation),
+            connection_id => Some(connection_id),
         }
     }
 
-    /// Makes the lane look as if it had a connection of this generation.
+    /// Makes the lane look as if it had a connection of this connection_id.
     #[cfg(test)]
-    pub(in crate::remote) fn simulate(&self, generation: u64) {
-        self.generation.store(generation, Ordering::Release);
+    pub(in crate::remote) fn simulate(&self, connection_id: u64) {
+        self.connection_id.store(connection_id, Ordering::Release);
     }
 
-    /// Returns the connection of this generation for a decision; `None` if the lane no longer has it.
+    /// Returns the connection of this connection_id for a decision; `None` if the lane no longer has it.
     ///
     /// The first decision on a connection finds it unused, see [`LaneConnection::is_first_use`].
-    pub(in crate::remote) fn connection(&self, generation: u64) -> Option<LaneConnection> {
+    pub(in crate::remote) fn connection(&self, connection_id: u64) -> Option<LaneConnection> {
         let mut link = self.link.lock();
         let connection = link
             .connection()
-            .filter(|connection| connection.generation == generation)?;
-        if let State::Up { is_unused, .. } = &mut link.state {
+            .filter(|connection| connection.connection_id == connection_id)?;
+        if let LinkState::Up { is_unused, .. } = &mut link.state {
             *is_unused = false;
         }
         Some(connection)
@@ -202,11 +202,12 @@ impl Lane {
         connection: &LaneConnection,
         note: impl FnOnce(ServerRun),
     ) {
-        if self.noted.load(Ordering::Acquire) != connection.generation {
+        if self.noted.load(Ordering::Acquire) != connection.connection_id {
             if let Some(run) = connection.run {
                 note(run);
             }
-            self.noted.store(connection.generation, Ordering::Release);
+            self.noted
+                .store(connection.connection_id, Ordering::Release);
         }
     }
 
@@ -231,8 +232,8 @@ impl Lane {
         // Twice at most: without a thread for home, a runtime that is ending drops each new dial at once.
         for _ in 0..2 {
             let mut result = match self.access(skip_backoff)? {
-                Access::Connected(connection) => return Ok(connection),
-                Access::Dialling(result) => result,
+                LaneAccess::Connected(connection) => return Ok(connection),
+                LaneAccess::Dialling(result) => result,
             };
             // No result means that the dial's task was dropped and could not go home. The lane is down again.
             if let Ok(result) = result.wait_for(Option::is_some).await
@@ -254,13 +255,13 @@ impl Lane {
         let _ = self.access(false);
     }
 
-    /// Gives up the connection of this generation, if the lane still has it.
+    /// Gives up the connection of this connection_id, if the lane still has it.
     ///
     /// `error` is the cause; `None` if the connection was found closed before anything was sent.
-    pub(in crate::remote) fn disconnect(&self, generation: u64, error: Option<&Error>) {
+    pub(in crate::remote) fn disconnect(&self, connection_id: u64, error: Option<&Error>) {
         let mut link = self.link.lock();
-        let State::Up {
-            generation: current,
+        let LinkState::Up {
+            connection_id: current,
             made_at,
             is_unused,
             ref runtime,
@@ -269,7 +270,7 @@ impl Lane {
         else {
             return;
         };
-        if current != generation {
+        if current != connection_id {
             return;
         }
         let is_losing_runtime = is_losing(runtime.as_ref());
@@ -287,27 +288,27 @@ impl Lane {
             // Servers and networks close idle connections.
             None => {}
         }
-        self.generation.store(0, Ordering::Release);
-        let broken = std::mem::replace(&mut link.state, State::Down);
+        self.connection_id.store(0, Ordering::Release);
+        let broken = std::mem::replace(&mut link.state, LinkState::Down);
         drop(link);
-        if let State::Up { connection, .. } = broken {
+        if let LinkState::Up { connection, .. } = broken {
             // Makes room in the pool. After the lock is released: it wakes a task that waits for a connection.
             connection.discard();
         }
     }
 
-    /// Gives up the connection if its runtime has ended, and returns its generation.
+    /// Gives up the connection if its runtime has ended, and returns its connection_id.
     pub(in crate::remote) fn disconnect_if_runtime_ended(&self) -> Option<u64> {
-        let generation = match &self.link.lock().state {
-            State::Up {
-                generation,
+        let connection_id = match &self.link.lock().state {
+            LinkState::Up {
+                connection_id,
                 runtime,
                 ..
-            } if has_lost(runtime.as_ref()) => *generation,
-            State::Down | State::Dialling { .. } | State::Up { .. } => return None,
+            } if has_lost(runtime.as_ref()) => *connection_id,
+            LinkState::Down | LinkState::Dialling { .. } | LinkState::Up { .. } => return None,
         };
-        self.disconnect(generation, None);
-        Some(generation)
+        self.disconnect(connection_id, None);
+        Some(connection_id)
     }
 
     /// Returns whether an error ended a connection or a dial.
@@ -317,13 +318,13 @@ impl Lane {
 
     /// Returns whether a dial is under way.
     pub(in crate::remote) fn is_dialling(&self) -> bool {
-        matches!(self.link.lock().state, State::Dialling { .. })
+        matches!(self.link.lock().state, LinkState::Dialling { .. })
     }
 
     /// Cancels a dial that took longer than the connect timeout. Returns when a dial under way must be looked at again.
     pub(in crate::remote) fn cancel_late_dial(&self, now: Timestamp) -> Option<Timestamp> {
         let mut link = self.link.lock();
-        let State::Dialling { due, dial, .. } = &link.state else {
+        let LinkState::Dialling { due, dial, .. } = &link.state else {
             return None;
         };
         if *due > now {
@@ -331,7 +332,7 @@ impl Lane {
         }
         // ## Dialling => Down; its task finds the dial cancelled, and wakes everybody who waits
         let dial = dial.clone();
-        link.state = State::Down;
+        link.state = LinkState::Down;
         link.record_failure(dial::timed_out(&self.endpoint), now);
         drop(link);
         self.callers.forget();
@@ -342,7 +343,7 @@ impl Lane {
     /// Cancels a dial under way, since nobody needs the connection any more.
     pub(in crate::remote) fn cancel_dial(&self) {
         let link = self.link.lock();
-        if let State::Dialling { dial, .. } = &link.state {
+        if let LinkState::Dialling { dial, .. } = &link.state {
             let dial = dial.clone();
             drop(link);
             dial.cancel();
@@ -354,13 +355,13 @@ impl Lane {
     /// # Errors
     ///
     /// The last error of the lane while the next dial must wait, and that of a caller outside a Tokio runtime.
-    fn access(self: &Arc<Self>, skip_backoff: bool) -> Result<Access, Error> {
+    fn access(self: &Arc<Self>, skip_backoff: bool) -> Result<LaneAccess, Error> {
         let mut link = self.link.lock();
         if let Some(connection) = link.connection() {
-            return Ok(Access::Connected(connection));
+            return Ok(LaneAccess::Connected(connection));
         }
-        if let State::Dialling { result, .. } = &link.state {
-            return Ok(Access::Dialling(result.clone()));
+        if let LinkState::Dialling { result, .. } = &link.state {
+            return Ok(LaneAccess::Dialling(result.clone()));
         }
         let now = Clock::system().now();
         if !skip_backoff
@@ -372,46 +373,46 @@ impl Lane {
         let runtime = Handle::try_current().map_err(classify::no_runtime)?;
         // ## Down => Dialling
         let (sender, result) = watch::channel(None);
-        let generation = NEXT_GENERATION.fetch_add(1, Ordering::Relaxed);
+        let connection_id = NEXT_GENERATION.fetch_add(1, Ordering::Relaxed);
         let dial = Dial::new(self.endpoint.clone());
-        link.state = State::Dialling {
+        link.state = LinkState::Dialling {
             result: result.clone(),
             due: now + self.connect_timeout,
-            generation,
+            connection_id,
             dial: dial.clone(),
         };
         drop(link);
         // Made outside the task: a task that is dropped before its first poll must go home too.
         let task = DialTask {
             lane: Arc::clone(self),
-            generation,
+            connection_id,
             dial,
             result: sender,
             is_at_home: false,
         };
         self.callers.choose(runtime).spawn(task.run());
-        Ok(Access::Dialling(result))
+        Ok(LaneAccess::Dialling(result))
     }
 }
 
-impl Link {
+impl LaneState {
     /// Returns a handle on the connection, if there is one.
     fn connection(&self) -> Option<LaneConnection> {
         match &self.state {
-            State::Up {
+            LinkState::Up {
                 connection,
-                generation,
+                connection_id,
                 is_unused,
                 runtime,
                 ..
             } => Some(LaneConnection {
                 connection: connection.handle(),
                 runtime: runtime.clone(),
-                generation: *generation,
+                connection_id: *connection_id,
                 is_first_use: *is_unused,
                 run: connection.run,
             }),
-            State::Dialling { .. } | State::Down => None,
+            LinkState::Dialling { .. } | LinkState::Down => None,
         }
     }
 
@@ -422,7 +423,7 @@ impl Link {
     }
 }
 
-impl std::fmt::Debug for State {
+impl std::fmt::Debug for LinkState {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Down => "Down",
@@ -440,9 +441,9 @@ impl std::fmt::Debug for State {
 #[derive(Clone)]
 pub(in crate::remote) struct LaneConnection {
     connection: ConnectionHandle,
-    /// As in [`State::Up`].
+    /// As in [`LinkState::Up`].
     runtime: Option<Arc<RuntimeGuard>>,
-    pub(in crate::remote) generation: u64,
+    pub(in crate::remote) connection_id: u64,
     /// Whether this call is the first decision on the connection.
     pub(in crate::remote) is_first_use: bool,
     /// The run of the server, if it is known.
@@ -548,7 +549,7 @@ async fn track<T>(
 /// The task of a dial. If it is dropped before it ends, the dial begins again at home.
 struct DialTask {
     lane: Arc<Lane>,
-    generation: u64,
+    connection_id: u64,
     dial: Dial,
     result: watch::Sender<DialResult>,
     is_at_home: bool,
@@ -569,20 +570,21 @@ impl DialTask {
                 let guard = || Arc::new(RuntimeGuard::of_current());
                 let runtime = connection.is_of_pool().then(guard);
                 self.leave_dialling(|link, lane| {
-                    link.state = State::Up {
+                    link.state = LinkState::Up {
                         connection,
-                        generation: self.generation,
+                        connection_id: self.connection_id,
                         made_at: now,
                         is_unused: true,
                         runtime,
                     };
-                    lane.generation.store(self.generation, Ordering::Release);
+                    lane.connection_id
+                        .store(self.connection_id, Ordering::Release);
                 });
                 Ok(())
             }
             Err(error) => {
                 self.leave_dialling(|link, _| {
-                    link.state = State::Down;
+                    link.state = LinkState::Down;
                     link.record_failure(error.clone(), now);
                 });
                 Err(error)
@@ -592,9 +594,9 @@ impl DialTask {
     }
 
     /// Runs `change` on the lane's link, unless the dial was cancelled.
-    fn leave_dialling(&self, change: impl FnOnce(&mut Link, &Lane)) {
+    fn leave_dialling(&self, change: impl FnOnce(&mut LaneState, &Lane)) {
         let mut link = self.lane.link.lock();
-        if matches!(&link.state, State::Dialling { generation, .. } if *generation == self.generation)
+        if matches!(&link.state, LinkState::Dialling { connection_id, .. } if *connection_id == self.connection_id)
         {
             change(&mut link, &self.lane);
         }
@@ -604,14 +606,14 @@ impl DialTask {
 impl Drop for DialTask {
     fn drop(&mut self) {
         if self.is_at_home || self.dial.is_cancelled() {
-            self.leave_dialling(|link, _| link.state = State::Down);
+            self.leave_dialling(|link, _| link.state = LinkState::Down);
             return;
         }
         // Its sockets are those of the former runtime.
         let again = Dial::new(self.lane.endpoint.clone());
         let mut is_dialling = false;
         self.leave_dialling(|link, _| {
-            if let State::Dialling { dial, .. } = &mut link.state {
+            if let LinkState::Dialling { dial, .. } = &mut link.state {
                 *dial = again.clone();
                 is_dialling = true;
             }
@@ -619,7 +621,7 @@ impl Drop for DialTask {
         if is_dialling {
             let task = Self {
                 lane: Arc::clone(&self.lane),
-                generation: self.generation,
+                connection_id: self.connection_id,
                 dial: again,
                 result: self.result.clone(),
                 is_at_home: true,
@@ -678,5 +680,5 @@ fn is_losing(runtime: Option<&Arc<RuntimeGuard>>) -> bool {
     runtime.is_some_and(|runtime| runtime.is_ending())
 }
 
-/// The generation of the next connection of any lane.
+/// The connection_id of the next connection of any lane.
 static NEXT_GENERATION: AtomicU64 = AtomicU64::new(1);

@@ -45,7 +45,7 @@ pub(in crate::remote) struct Sentinels {
 }
 
 /// The end of one step of a search.
-enum Step {
+enum SearchStep {
     /// A sentinel returned an address.
     Found(Result<NodeAddress, Error>),
     Dialled(NodeAddress, Result<Box<Connection>, Error>),
@@ -63,26 +63,26 @@ impl Sentinels {
     ) -> Result<(NodeAddress, Connection), Error> {
         let mut steps = FuturesUnordered::new();
         for sentinel in &self.addresses {
-            let look_up = async { Step::Found(self.look_up(sentinel).await) };
+            let look_up = async { SearchStep::Found(self.look_up(sentinel).await) };
             steps.push(futures_util::future::Either::Left(look_up));
         }
         let mut tried: Vec<NodeAddress> = Vec::new();
         let mut failure = None;
         while let Some(step) = steps.next().await {
             match step {
-                Step::Found(Ok(address)) if tried.contains(&address) => {}
-                Step::Found(Ok(address)) => {
+                SearchStep::Found(Ok(address)) if tried.contains(&address) => {}
+                SearchStep::Found(Ok(address)) => {
                     tried.push(address.clone());
                     let dial = async move {
                         let tcp = Address::Tcp(address.clone());
                         let dialled = direct::connect(&tcp, settings, Expects::Primary).await;
-                        Step::Dialled(address, dialled.map(Box::new))
+                        SearchStep::Dialled(address, dialled.map(Box::new))
                     };
                     steps.push(futures_util::future::Either::Right(dial));
                 }
-                Step::Found(Err(error)) => failure = failure.or(Some(error)),
-                Step::Dialled(address, Ok(connection)) => return Ok((address, *connection)),
-                Step::Dialled(_, Err(error)) => failure = Some(error),
+                SearchStep::Found(Err(error)) => failure = failure.or(Some(error)),
+                SearchStep::Dialled(address, Ok(connection)) => return Ok((address, *connection)),
+                SearchStep::Dialled(_, Err(error)) => failure = Some(error),
             }
         }
         Err(failure.unwrap_or_else(no_sentinels))

@@ -16,10 +16,10 @@ use super::stream::BoxedStream;
 /// then report no more than a closed connection.
 pub(super) struct WriteFirst {
     stream: BoxedStream,
-    state: State,
+    state: WriteState,
 }
 
-enum State {
+enum WriteState {
     /// Nothing is written yet. With the waker of the reader, if it waits.
     Silent(Option<Waker>),
     Open,
@@ -29,7 +29,7 @@ impl WriteFirst {
     pub(super) fn new(stream: BoxedStream) -> Self {
         Self {
             stream,
-            state: State::Silent(None),
+            state: WriteState::Silent(None),
         }
     }
 }
@@ -40,7 +40,7 @@ impl AsyncRead for WriteFirst {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if let State::Silent(reader) = &mut self.state {
+        if let WriteState::Silent(reader) = &mut self.state {
             *reader = Some(cx.waker().clone());
             return Poll::Pending;
         }
@@ -55,7 +55,7 @@ impl AsyncWrite for WriteFirst {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let written = ready!(self.stream.as_mut().poll_write(cx, bytes));
-        if let State::Silent(reader) = std::mem::replace(&mut self.state, State::Open)
+        if let WriteState::Silent(reader) = std::mem::replace(&mut self.state, WriteState::Open)
             && let Some(reader) = reader
         {
             reader.wake();
