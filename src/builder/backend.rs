@@ -73,7 +73,7 @@ impl Backend {
         }
         if !top_keys.has_common_form() {
             return invalid(
-                "share_top_keys with keys that are hashed under a secret of this process: give all instances                  ShownKeys::hashed(..) with the same secret",
+                "share_top_keys with keys that are hashed under a secret of this process: give all instances ShownKeys::hashed(..) with the same secret",
             );
         }
         self.top_keys = Some(top_keys.clone());

@@ -288,7 +288,7 @@ fn what_cannot_be_shared_fails_at_build() {
         (RateLimiter::builder().top_keys(plain()), "without redis"),
         (
             RateLimiter::builder().redis(url).top_keys(TopKeys::new()),
-            "ShownKeys::hashed",
+            "give all instances ShownKeys::hashed",
         ),
     ] {
         let error = builder.share_top_keys().build().expect_err(word);
