@@ -76,7 +76,7 @@ fn head(choice: u8, path: &[u8]) -> Option<Parts> {
 fn number(likeness: Match) -> u8 {
     match likeness {
         Match::Miss => 0,
-        Match::Possible => 1,
+        Match::Ambiguous => 1,
         Match::Exact => 2,
         _ => unreachable!("there are three"),
     }

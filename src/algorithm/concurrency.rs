@@ -29,7 +29,7 @@ use crate::{
     error::{Error, ErrorKind},
 };
 
-use super::counting::{Admitted, ChargeMark, Counting, Refunded};
+use super::counting::{Admitted, Counting, RefundToken, Refunded};
 
 /// A quota on requests in flight, ready to count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,7 +148,7 @@ impl Counting for Concurrency {
         state: &mut SlotState,
         _refunded: &mut Refunded,
         _now: Timestamp,
-        _mark: ChargeMark,
+        _mark: RefundToken,
         units: u64,
     ) {
         state.used = state.used.saturating_sub(units);

@@ -22,7 +22,7 @@ use super::free_turns::FreeTurns;
 
 /// Identifies a charge when it is settled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ChargeMark {
+pub struct RefundToken {
     /// Time at which the whole quota was to be back after the charge.
     pub reset_at: Timestamp,
     /// Microseconds refunded on this key in total before the charge was made; 0 for algorithms that do not need it.
@@ -31,7 +31,7 @@ pub struct ChargeMark {
     pub refunded_before: u64,
 }
 
-impl ChargeMark {
+impl RefundToken {
     /// The total of refunds wraps to 0 here, so that it stays exact in the doubles of the Lua twin.
     pub const MODULUS: u64 = 1 << 52;
 
@@ -46,7 +46,7 @@ impl ChargeMark {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Refunded {
-    /// Total in microseconds, modulo [`ChargeMark::MODULUS`]. It becomes [`ChargeMark::refunded_before`] of later charges.
+    /// Total in microseconds, modulo [`RefundToken::MODULUS`]. It becomes [`RefundToken::refunded_before`] of later charges.
     pub total: u64,
     /// Turns of a queue that were given up while others were behind them.
     pub turns: FreeTurns,
@@ -133,7 +133,7 @@ pub trait Counting {
         state: &mut Self::State,
         refunded: &mut Refunded,
         now: Timestamp,
-        mark: ChargeMark,
+        mark: RefundToken,
         units: u64,
     );
 

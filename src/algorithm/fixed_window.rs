@@ -18,7 +18,7 @@ use crate::{
 use super::{
     calendar::month_end,
     choice::WindowStart,
-    counting::{Admitted, ChargeMark, Counting, Refunded},
+    counting::{Admitted, Counting, RefundToken, Refunded},
     window::{WindowQuota, capped},
 };
 
@@ -206,7 +206,7 @@ impl Counting for FixedWindow {
         state: &mut WindowState,
         _refunded: &mut Refunded,
         now: Timestamp,
-        mark: ChargeMark,
+        mark: RefundToken,
         units: u64,
     ) {
         let is_open = state.ends_at() > now;

@@ -44,7 +44,7 @@ mod window;
 pub use self::choice::{Algorithm, QueueLimits, WindowStart};
 pub use self::concurrency::{Concurrency, SlotState};
 pub use self::counter::Counter;
-pub use self::counting::{Admitted, ChargeMark, Counting, Refunded};
+pub use self::counting::{Admitted, Counting, RefundToken, Refunded};
 pub use self::fixed_window::{FixedWindow, WindowState};
 pub use self::free_turns::FreeTurns;
 pub(crate) use self::quota::Quota;

@@ -41,7 +41,7 @@ use crate::{
 };
 
 use super::{
-    counting::{Admitted, ChargeMark, Counting, Refunded},
+    counting::{Admitted, Counting, RefundToken, Refunded},
     window::WindowQuota,
 };
 
@@ -242,7 +242,7 @@ impl Counting for SlidingLog {
         state: &mut LogState,
         _refunded: &mut Refunded,
         now: Timestamp,
-        mark: ChargeMark,
+        mark: RefundToken,
         units: u64,
     ) {
         let at = mark.reset_at.as_micros().saturating_sub(self.period());

@@ -23,7 +23,7 @@ use crate::{
 };
 
 use super::{
-    counting::{Admitted, ChargeMark, Counting, Refunded, rescale},
+    counting::{Admitted, Counting, RefundToken, Refunded, rescale},
     window::{WindowQuota, capped},
 };
 
@@ -214,7 +214,7 @@ impl Counting for SlidingWindow {
         state: &mut SlidingState,
         _refunded: &mut Refunded,
         now: Timestamp,
-        mark: ChargeMark,
+        mark: RefundToken,
         units: u64,
     ) {
         if state.millis != self.window.millis {

@@ -45,7 +45,7 @@ use crate::{
 
 use super::{
     choice::QueueLimits,
-    counting::{Admitted, ChargeMark, Counting, Refunded, rescale},
+    counting::{Admitted, Counting, RefundToken, Refunded, rescale},
     free_turns::FreeTurns,
     rate::Rate,
 };
@@ -349,7 +349,7 @@ impl Counting for TokenBucket {
         state: &mut BucketState,
         refunded: &mut Refunded,
         now: Timestamp,
-        mark: ChargeMark,
+        mark: RefundToken,
         units: u64,
     ) {
         let (tat, now) = (state.tat, now.as_micros());
@@ -384,7 +384,7 @@ impl Counting for TokenBucket {
         state.tat -= back;
         // A refund of the last charge shifts no other one.
         if ends < tat {
-            refunded.total = (refunded.total + back) % ChargeMark::MODULUS;
+            refunded.total = (refunded.total + back) % RefundToken::MODULUS;
         }
     }
 

@@ -21,7 +21,7 @@ use smallvec::SmallVec;
 
 use super::charge::{Charge, OwnedCharge};
 use crate::{
-    algorithm::{ChargeMark, Counter},
+    algorithm::{Counter, RefundToken},
     decision::{CountedBy, Decision, Outcome, PolicyState},
     error::{Error, ErrorKind},
     policy::Policy,
@@ -31,7 +31,7 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct Settlement {
     charge: OwnedCharge,
-    mark: ChargeMark,
+    mark: RefundToken,
     actual: u64,
     is_acquire_pending: bool,
     counted_by: CountedBy,
@@ -60,7 +60,7 @@ impl Settlement {
         let usage = state.usage()?;
         (state.outcome() == Outcome::Allowed && charge.units() > 0).then(|| Self {
             charge: charge.to_owned(),
-            mark: ChargeMark {
+            mark: RefundToken {
                 reset_at: usage.reset_at,
                 refunded_before: state.refunded_before(),
             },
@@ -76,7 +76,7 @@ impl Settlement {
         Self {
             actual: charge.borrow().units(),
             charge,
-            mark: ChargeMark::default(),
+            mark: RefundToken::default(),
             is_acquire_pending,
             counted_by: CountedBy::Shared,
         }
@@ -95,7 +95,7 @@ impl Settlement {
 
     /// Returns the mark that identifies the charge when it is refunded.
     #[must_use]
-    pub fn mark(&self) -> ChargeMark {
+    pub fn mark(&self) -> RefundToken {
         self.mark
     }
 
@@ -263,7 +263,7 @@ impl Receipt {
         let counted_by = self.settlements.iter().map(Settlement::counted_by);
         counted_by
             .reduce(CountedBy::least)
-            .unwrap_or(CountedBy::Nobody)
+            .unwrap_or(CountedBy::Uncounted)
     }
 
     /// Returns one settlement per charge that was made.

@@ -168,7 +168,7 @@ fn headers(families: &[HeaderFamily]) -> Headers {
         HeaderFamily::None => Headers::none(),
     };
     let all = families.iter().map(family);
-    all.reduce(Headers::and).unwrap_or_else(Headers::none)
+    all.reduce(Headers::with).unwrap_or_else(Headers::none)
 }
 
 // === RuleSetReader ===

@@ -54,7 +54,7 @@ impl KeyState {
     pub(super) fn of(key: &PolicyKey, explained: &PolicyExplanation) -> Self {
         let (now, usage, block) = (explained.counted_at(), explained.usage(), explained.block());
         let from_now = |at: Timestamp| at.since(now).as_millis();
-        let penalty = explained.policy().ban_penalty().zip(explained.standing());
+        let penalty = explained.policy().ban_penalty().zip(explained.ban_status());
         let last_denial = explained.last_denial();
         Self {
             policy: explained.name().as_str().to_owned(),
@@ -70,7 +70,7 @@ impl KeyState {
             remaining: usage.map(|usage| usage.remaining),
             reset_millis: usage.map(|usage| from_now(usage.reset_at)),
             is_refundable: usage.is_some() && !explained.policy().is_concurrency(),
-            penalty: penalty.map(|(penalty, standing)| PenaltyView::of(penalty, standing, now)),
+            penalty: penalty.map(|(penalty, ban_status)| PenaltyView::of(penalty, ban_status, now)),
             blocked_millis: block.map(|block| from_now(block.until())),
             block_reason: block.map(|block| block.reason().to_owned()),
             block_policy: block.and_then(policy_of).map(str::to_owned),

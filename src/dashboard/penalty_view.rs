@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::{
     clock::Timestamp,
-    policy::{Penalty, Standing},
+    policy::{BanStatus, Penalty},
 };
 
 /// A key under the penalty of a policy. Times are in milliseconds from or before now.
@@ -23,18 +23,18 @@ pub(super) struct PenaltyView {
 }
 
 impl PenaltyView {
-    pub(super) fn of(penalty: &Penalty, standing: &Standing, now: Timestamp) -> Self {
+    pub(super) fn of(penalty: &Penalty, ban_status: &BanStatus, now: Timestamp) -> Self {
         Self {
-            banned_millis: standing
+            banned_millis: ban_status
                 .banned_until()
                 .map(|until| until.since(now).as_millis()),
-            since_millis: standing
+            since_millis: ban_status
                 .banned_since()
                 .map(|since| now.since(since).as_millis()),
-            bans: standing.bans(),
-            denials: standing.denials(),
+            bans: ban_status.bans(),
+            denials: ban_status.denials(),
             most_denials: penalty.denials(),
-            forgiven_millis: standing.forgiven_at().since(now).as_millis(),
+            forgiven_millis: ban_status.forgiven_at().since(now).as_millis(),
         }
     }
 }

@@ -113,7 +113,7 @@ impl PolicyState {
 
     /// Sets the key's running total of refunds, which a later refund of this charge needs.
     ///
-    /// Default: 0. See [`ChargeMark::refunded_before`](crate::algorithm::ChargeMark::refunded_before).
+    /// Default: 0. See [`RefundToken::refunded_before`](crate::algorithm::RefundToken::refunded_before).
     #[must_use]
     #[inline]
     pub fn with_refunded_before(mut self, total: u64) -> Self {

@@ -83,7 +83,7 @@ pub enum CountedBy {
     /// In this process, by configuration: the default without Redis.
     InProcess,
     /// Nowhere: the shared store is unavailable, and the policies allow or deny without counting.
-    Nobody,
+    Uncounted,
     /// In the shared store, for all instances.
     Shared,
 }
@@ -95,7 +95,7 @@ impl CountedBy {
         match self {
             Self::Fallback => "fallback",
             Self::InProcess => "in_process",
-            Self::Nobody => "nobody",
+            Self::Uncounted => "nobody",
             Self::Shared => "shared",
         }
     }
@@ -103,7 +103,7 @@ impl CountedBy {
     /// Returns the less reliable of two counts.
     pub(crate) fn least(self, other: Self) -> Self {
         let rank = |counted_by: &Self| match counted_by {
-            Self::Nobody => 0,
+            Self::Uncounted => 0,
             Self::Fallback => 1,
             Self::InProcess => 2,
             Self::Shared => 3,

@@ -52,7 +52,7 @@ codes! {
     "synchronize both with NTP: reset times, calendar windows and counts during an outage depend on them";
     /// TG009: two policies of one request have keys in different slots of a cluster, though the keys have a part in common.
     SeveralSlots = "TG009",
-    "put one key in the slot of the other with in_slot_of, so that one script decides both";
+    "put one key in the slot of the other with co_located_with, so that one script decides both";
     /// TG010: the policy's algorithm cannot count the quota of a tier.
     IncompatibleTier = "TG010",
     "give the tier a quota that fits the policy's algorithm and cost; until then the policy's own applies";

@@ -16,7 +16,7 @@
 //! | TG006 | [`ChargedTwice`](Code::ChargedTwice) | two layers charged one request under the same policy name | remove one layer, or give the policies different names |
 //! | TG007 | [`EvictingServer`](Code::EvictingServer) | the Redis server evicts keys when its memory is full, which resets clients in debt | `CONFIG SET maxmemory-policy noeviction`, or use a dedicated server |
 //! | TG008 | [`ClockSkew`](Code::ClockSkew) | the clocks of this process and of the Redis server differ by more than 5 seconds | synchronize both with NTP |
-//! | TG009 | [`SeveralSlots`](Code::SeveralSlots) | in a Redis cluster, two policies of one request have keys in different slots, though the keys have a part in common | put one key in the slot of the other by [`in_slot_of`](crate::extract::KeyExtractor::in_slot_of) |
+//! | TG009 | [`SeveralSlots`](Code::SeveralSlots) | in a Redis cluster, two policies of one request have keys in different slots, though the keys have a part in common | put one key in the slot of the other by [`co_located_with`](crate::extract::KeyExtractor::co_located_with) |
 //! | TG010 | [`IncompatibleTier`](Code::IncompatibleTier) | the policy's algorithm cannot count the quota of a tier; the policy's own quota applies | give the tier a quota that fits the policy's algorithm and cost |
 //! | TG011 | [`AmbiguousKey`](Code::AmbiguousKey) | the request has its key more than once, or in contradicting places | such requests get 400; if a gateway adds the header, make it replace the client's |
 //! | TG012 | [`NoRoute`](Code::NoRoute) | [`Route`](crate::extract::Route) runs before a router has matched the request | add the layer to the router, with `Router::layer` or with `route_layer` after the routes |

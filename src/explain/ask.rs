@@ -57,17 +57,17 @@ pub(crate) async fn ask(
                 let last = denials.as_ref();
                 let counted_by = match state.usage() {
                     Some(_) => state.counted_by().unwrap_or(decision.counted_by()),
-                    None => CountedBy::Nobody,
+                    None => CountedBy::Uncounted,
                 };
-                let standing = match charge.policy().ban_penalty() {
-                    Some(penalty) if counted_by != CountedBy::Nobody => {
-                        let state = store.ban_state(charge.policy(), charge.key()).await?;
-                        state.and_then(|state| penalty.standing(&state, decision.decided_at()))
+                let ban_status = match charge.policy().ban_penalty() {
+                    Some(penalty) if counted_by != CountedBy::Uncounted => {
+                        let state = store.ban_record(charge.policy(), charge.key()).await?;
+                        state.and_then(|state| penalty.ban_status(&state, decision.decided_at()))
                     }
                     Some(_) | None => None,
                 };
                 explained[*number] = Some(PolicyExplanation {
-                    standing,
+                    ban_status,
                     block: blocks.block_of(charge.policy(), charge.key()),
                     policy: charge.policy().clone(),
                     cost: charge.units(),

@@ -6,7 +6,7 @@ use crate::{
     block::ActiveBlock,
     clock::Timestamp,
     decision::{CountedBy, Outcome, PolicyName, PolicyState, Retry, Usage},
-    policy::{Penalty, Policy, Standing},
+    policy::{BanStatus, Penalty, Policy},
     store::Health,
 };
 
@@ -112,7 +112,7 @@ pub struct PolicyExplanation {
     pub(super) outage_age: Option<Duration>,
     pub(super) last_denial: Option<LastDenial>,
     /// `None` also if nobody counts, so that a ban denies nothing.
-    pub(super) standing: Option<Standing>,
+    pub(super) ban_status: Option<BanStatus>,
     pub(super) block: Option<ActiveBlock>,
 }
 
@@ -181,7 +181,7 @@ impl PolicyExplanation {
         match self.counted_by {
             CountedBy::InProcess | CountedBy::Shared => Some(Duration::ZERO),
             CountedBy::Fallback => self.outage_age,
-            CountedBy::Nobody => None,
+            CountedBy::Uncounted => None,
         }
     }
 
@@ -197,14 +197,15 @@ impl PolicyExplanation {
     ///
     /// During an outage, they are what this instance has seen: bans by Redis count as the first of their key.
     #[must_use]
-    pub fn standing(&self) -> Option<&Standing> {
-        self.standing.as_ref()
+    pub fn ban_status(&self) -> Option<&BanStatus> {
+        self.ban_status.as_ref()
     }
 
     /// Returns whether the key is banned, so that requests with a cost are denied whatever quota is left.
     #[must_use]
     pub fn is_banned(&self) -> bool {
-        self.standing.is_some_and(|standing| standing.is_banned())
+        self.ban_status
+            .is_some_and(|ban_status| ban_status.is_banned())
     }
 
     /// Returns the [block](crate::RateLimiter::block) of the key that ends last; `None` if it is not blocked. Requests with a
@@ -230,14 +231,14 @@ impl PolicyExplanation {
         }
     }
 
-    fn write_standing(
+    fn write_ban_status(
         &self,
         f: &mut fmt::Formatter<'_>,
-        (penalty, standing): (&Penalty, &Standing),
+        (penalty, ban_status): (&Penalty, &BanStatus),
     ) -> fmt::Result {
-        let (now, bans) = (self.counted_at, standing.bans());
+        let (now, bans) = (self.counted_at, ban_status.bans());
         let left = |time: Timestamp| Span(time.since(now));
-        if let (Some(since), Some(until)) = (standing.banned_since(), standing.banned_until()) {
+        if let (Some(since), Some(until)) = (ban_status.banned_since(), ban_status.banned_until()) {
             let number = match self.counted_by {
                 // It may have had others in Redis.
                 CountedBy::Fallback => String::new(),
@@ -252,14 +253,14 @@ impl PolicyExplanation {
         write!(
             f,
             "\n  penalty: {} of {} denials to a ban",
-            standing.denials(),
+            ban_status.denials(),
             penalty.denials()
         )?;
         if bans > 0 {
             let plural = if bans == 1 { "" } else { "s" };
             write!(f, " after {bans} ban{plural}")?;
         }
-        write!(f, ", forgiven in {}", left(standing.forgiven_at()))
+        write!(f, ", forgiven in {}", left(ban_status.forgiven_at()))
     }
 
     fn write_quota(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -336,8 +337,8 @@ impl fmt::Display for PolicyExplanation {
         if let Some(block) = &self.block {
             self.write_block(f, block)?;
         }
-        if let Some(standing) = self.policy.ban_penalty().zip(self.standing()) {
-            self.write_standing(f, standing)?;
+        if let Some(ban_status) = self.policy.ban_penalty().zip(self.ban_status()) {
+            self.write_ban_status(f, ban_status)?;
         }
         match &self.last_denial {
             Some(denial) => self.write_denial(f, denial),

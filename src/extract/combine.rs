@@ -262,33 +262,33 @@ fn challenge_list(first: Option<HeaderValue>, second: Option<HeaderValue>) -> Op
     HeaderValue::from_bytes(&both).ok()
 }
 
-// === InSlotOf ===
+// === CoLocatedWith ===
 
-/// The key of one extractor, in the slot of the key of another: see [`KeyExtractor::in_slot_of`].
+/// The key of one extractor, in the slot of the key of another: see [`KeyExtractor::co_located_with`].
 #[derive(Clone, Copy, Debug)]
-pub struct InSlotOf<E, O> {
+pub struct CoLocatedWith<E, O> {
     extractor: E,
     other: O,
 }
 
-impl<E, O> InSlotOf<E, O> {
+impl<E, O> CoLocatedWith<E, O> {
     pub(super) const fn new(extractor: E, other: O) -> Self {
         Self { extractor, other }
     }
 }
 
-impl<E: KeyExtractor, O: KeyExtractor> InSlotOf<E, O> {
+impl<E: KeyExtractor, O: KeyExtractor> CoLocatedWith<E, O> {
     /// Puts the key in the slot of the other one, if the request has that.
     fn place(&self, key: Key, parts: &Parts) -> Key {
         let other = self.other.extract(parts).found();
         match other.or_else(|| self.other.default_key(parts)) {
-            Some(other) => key.in_slot_of(&other),
+            Some(other) => key.co_located_with(&other),
             None => key,
         }
     }
 }
 
-impl<E: KeyExtractor, O: KeyExtractor> KeyExtractor for InSlotOf<E, O> {
+impl<E: KeyExtractor, O: KeyExtractor> KeyExtractor for CoLocatedWith<E, O> {
     fn extract(&self, parts: &Parts) -> Extracted<Key> {
         let key = self.extractor.extract(parts);
         key.map(|key| self.place(key, parts))
@@ -303,7 +303,7 @@ impl<E: KeyExtractor, O: KeyExtractor> KeyExtractor for InSlotOf<E, O> {
     fn keys_of(&self, caller: &CallerId<'_>) -> Vec<Key> {
         let others = self.other.keys_of(caller);
         let keys = self.extractor.keys_of(caller).into_iter();
-        keys.flat_map(|key| others.iter().map(move |other| key.in_slot_of(other)))
+        keys.flat_map(|key| others.iter().map(move |other| key.co_located_with(other)))
             .collect()
     }
 

@@ -8,7 +8,7 @@ use crate::{diagnosis::Code, error::Error, key::Key};
 
 use super::{
     caller_id::CallerId,
-    combine::{And, AndThen, InSlotOf, Map, OrElse},
+    combine::{And, AndThen, CoLocatedWith, Map, OrElse},
     extracted::Extracted,
 };
 
@@ -116,7 +116,7 @@ pub trait KeyExtractor: Send + Sync + 'static {
 
     /// Puts the key in the slot of another extractor's, so that one script on one node of a Redis cluster decides both.
     ///
-    /// See [`Key::in_slot_of`]. A request without the other key has this one's own slot.
+    /// See [`Key::co_located_with`]. A request without the other key has this one's own slot.
     ///
     /// # Examples
     ///
@@ -124,13 +124,13 @@ pub trait KeyExtractor: Send + Sync + 'static {
     /// use tollgate::extract::{Header, KeyExtractor};
     ///
     /// let tenant = Header::new("x-tenant");
-    /// let user = Header::new("x-tenant").and(Header::new("x-user")).in_slot_of(Header::new("x-tenant"));
+    /// let user = Header::new("x-tenant").and(Header::new("x-user")).co_located_with(Header::new("x-tenant"));
     /// ```
-    fn in_slot_of<O: KeyExtractor>(self, other: O) -> InSlotOf<Self, O>
+    fn co_located_with<O: KeyExtractor>(self, other: O) -> CoLocatedWith<Self, O>
     where
         Self: Sized,
     {
-        InSlotOf::new(self, other)
+        CoLocatedWith::new(self, other)
     }
 
     /// Joins the keys of both extractors. The result is absent or ambiguous if either key is.

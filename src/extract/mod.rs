@@ -50,7 +50,7 @@
 //! | closures | as the closure returns | by the closure | | 400 |
 //!
 //! [`and`](KeyExtractor::and) and [`or_else`](KeyExtractor::or_else) join two extractors; [`map`](KeyExtractor::map) and
-//! [`and_then`](KeyExtractor::and_then) change the keys of one. [`in_slot_of`](KeyExtractor::in_slot_of) keeps the keys of
+//! [`and_then`](KeyExtractor::and_then) change the keys of one. [`co_located_with`](KeyExtractor::co_located_with) keeps the keys of
 //! two policies together in a Redis cluster. Extractors that read text written by clients return one
 //! key for all spellings of a value.
 //!
@@ -161,7 +161,7 @@ pub use self::api_key::ApiKey;
 pub use self::async_extractor::{AsyncKeyExtractor, KeyLookup};
 pub use self::caller_id::CallerId;
 pub use self::client_ip::ClientIp;
-pub use self::combine::{And, AndThen, InSlotOf, Map, OrElse};
+pub use self::combine::{And, AndThen, CoLocatedWith, Map, OrElse};
 pub use self::cookie::Cookie;
 pub use self::extension::{Claim, ExtensionKey};
 pub use self::extracted::Extracted;

@@ -47,7 +47,7 @@ use http::HeaderName;
 ///
 /// let layer = RateLimitLayer::builder()
 ///     .policy(Policy::new("per-ip", Quota::per_minute(100)).key(PeerIp))
-///     .headers(Headers::draft11().and(Headers::legacy().reset(ResetFormat::DeltaSeconds)))
+///     .headers(Headers::draft11().with(Headers::legacy().reset(ResetFormat::DeltaSeconds)))
 ///     .build()?;
 ///
 /// // the names that X uses
@@ -147,7 +147,7 @@ impl Headers {
 
     /// `X-RateLimit-Reason` on rejections: why the request was rejected, as a short code. Off by default.
     ///
-    /// Add it to other headers: `Headers::legacy().and(Headers::reason())`.
+    /// Add it to other headers: `Headers::legacy().with(Headers::reason())`.
     ///
     /// ```text
     /// X-RateLimit-Reason: rate_limited
@@ -178,7 +178,7 @@ impl Headers {
     }
 
     /// Adds other headers. If two families write one header, the first family does.
-    pub fn and(mut self, others: impl Into<Self>) -> Self {
+    pub fn with(mut self, others: impl Into<Self>) -> Self {
         let others = others.into();
         self.families.extend(others.families);
         self.sends_retry_after &= others.sends_retry_after;
@@ -253,8 +253,8 @@ impl LegacyHeaders {
     }
 
     /// Adds other headers. If two families write one header, the first family does.
-    pub fn and(self, others: impl Into<Headers>) -> Headers {
-        Headers::from(self).and(others)
+    pub fn with(self, others: impl Into<Headers>) -> Headers {
+        Headers::from(self).with(others)
     }
 }
 
@@ -292,8 +292,8 @@ impl DiscordHeaders {
     }
 
     /// Adds other headers. If two families write one header, the first family does.
-    pub fn and(self, others: impl Into<Headers>) -> Headers {
-        Headers::from(self).and(others)
+    pub fn with(self, others: impl Into<Headers>) -> Headers {
+        Headers::from(self).with(others)
     }
 }
 

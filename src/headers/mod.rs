@@ -15,7 +15,7 @@
 //! use tower::ServiceBuilder;
 //! use tower_http::cors::CorsLayer;
 //!
-//! let headers = Headers::legacy().and(Headers::reason());
+//! let headers = Headers::legacy().with(Headers::reason());
 //! let cors = CorsLayer::new()
 //!     .allow_origin(HeaderValue::from_static("https://app.example.com"))
 //!     // retry-after, x-ratelimit-limit, x-ratelimit-remaining, x-ratelimit-reset, x-ratelimit-reason

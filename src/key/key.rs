@@ -144,11 +144,11 @@ impl Key {
     /// use tollgate::Key;
     ///
     /// let tenant = Key::new("acme");
-    /// let user = Key::new("acme").and(&Key::new("ada")).in_slot_of(&tenant);
+    /// let user = Key::new("acme").and(&Key::new("ada")).co_located_with(&tenant);
     /// assert!(user.as_str().ends_with("^acme|ada"));
     /// ```
     #[must_use]
-    pub fn in_slot_of(&self, other: &Self) -> Self {
+    pub fn co_located_with(&self, other: &Self) -> Self {
         Self::in_slot(&tag_of(other.slot()), self.without_slot())
     }
 

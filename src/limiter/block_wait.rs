@@ -7,7 +7,7 @@ use crate::{
     charge::{Charge, Charges, OwnedCharge},
     clock::Timestamp,
     decision::{Decision, DeniedBy, PolicyState, Retry, Usage},
-    policy::{BanState, Penalty, Policy},
+    policy::{BanRecord, Penalty, Policy},
     store::{Store, StoreFuture, TimeLeft},
 };
 
@@ -87,14 +87,14 @@ async fn ban_of(
     charge: &OwnedCharge,
     store: &dyn Store,
     time: TimeLeft,
-) -> Option<(Penalty, BanState)> {
+) -> Option<(Penalty, BanRecord)> {
     let (penalty, asking) = {
         let charge = charge.borrow();
         let penalty = *charge.policy().ban_penalty()?;
         if charge.is_shadow() {
             return None;
         }
-        (penalty, store.ban_state(charge.policy(), charge.key()))
+        (penalty, store.ban_record(charge.policy(), charge.key()))
     };
     Some((penalty, time.limit(asking).await?.ok()??))
 }

@@ -29,7 +29,7 @@ use crate::{
     error::{Error, ErrorKind},
     hold::{Hold, HoldRegistry},
     key::Key,
-    policy::{Policy, Standing},
+    policy::{BanStatus, Policy},
     store::{Health, Mode, Store, StoreFuture, StoreId},
     task::Mutex,
     telemetry::{DecisionObserver, Recorders},
@@ -304,7 +304,7 @@ impl RateLimiter {
     /// # Errors
     ///
     /// The error of the store, if it could not return it.
-    pub fn standing(&self, policy: &Policy, key: &Key) -> StoreFuture<Option<Standing>> {
+    pub fn ban_status(&self, policy: &Policy, key: &Key) -> StoreFuture<Option<BanStatus>> {
         let Some(penalty) = policy.ban_penalty().copied() else {
             return StoreFuture::ready(Ok(None));
         };
@@ -312,8 +312,8 @@ impl RateLimiter {
         let store = Arc::clone(&self.store);
         StoreFuture::boxed(async move {
             let now = peeked.await?.decided_at();
-            let state = store.ban_state(&policy, &key).await?;
-            Ok(state.and_then(|state| penalty.standing(&state, now)))
+            let state = store.ban_record(&policy, &key).await?;
+            Ok(state.and_then(|state| penalty.ban_status(&state, now)))
         })
     }
 
@@ -357,7 +357,7 @@ impl RateLimiter {
     /// policy is enforced, and only [reported](Decision::would_deny) if it is in shadow mode. Peeks, which
     /// have a cost of 0, pass. Callers of an [unlimited](crate::tiers::Tier::unlimited) tier are denied as well.
     ///
-    /// A key is blocked as it is charged: one that was put [in the slot](Key::in_slot_of) of another key, or joined with it, is
+    /// A key is blocked as it is charged: one that was put [in the slot](Key::co_located_with) of another key, or joined with it, is
     /// another key.
     ///
     /// The state of the policy has [`DeniedBy::Block`](crate::decision::DeniedBy::Block). Its retry time is the end of the block, or
@@ -441,7 +441,7 @@ impl RateLimiter {
         self.store.refresh_blocks()
     }
 
-    /// Returns a time by the clock of the store, such as one of a [`Standing`] or an explanation, as the wall clock shows it.
+    /// Returns a time by the clock of the store, such as one of a [`BanStatus`] or an explanation, as the wall clock shows it.
     ///
     /// The two differ for a store in process, if the wall clock was set since the process began or the machine was suspended:
     /// see [`Clock`](crate::clock::Clock).

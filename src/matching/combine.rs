@@ -95,7 +95,7 @@ impl<M: Matcher> Matcher for Not<M> {
     fn matches(&self, head: &RequestHead<'_>) -> Match {
         match self.matcher.matches(head) {
             Match::Miss => Match::Exact,
-            Match::Possible => Match::Possible,
+            Match::Ambiguous => Match::Ambiguous,
             Match::Exact => Match::Miss,
         }
     }

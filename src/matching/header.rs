@@ -43,7 +43,7 @@ impl HasHeader {
 impl Matcher for HasHeader {
     fn matches(&self, head: &RequestHead<'_>) -> Match {
         let Ok(name) = &self.name else {
-            return Match::Possible;
+            return Match::Ambiguous;
         };
         let Some(value) = &self.value else {
             return head.headers.contains_key(name).into();

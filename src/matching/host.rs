@@ -41,7 +41,7 @@ impl HostPattern {
             return Match::Miss;
         }
         match Host::of_authority(authority) {
-            None => Match::Possible,
+            None => Match::Ambiguous,
             Some(Host::Name(name)) => self.matches_name(name).into(),
             Some(address) => (Host::parse(self.pattern.as_bytes()) == Some(address)).into(),
         }

@@ -57,7 +57,7 @@ impl<A: AddressSource> Matcher for AddressList<A> {
         };
         match self.source.extract_address(head) {
             Extracted::Absent => Match::Miss,
-            Extracted::Ambiguous => Match::Possible,
+            Extracted::Ambiguous => Match::Ambiguous,
             Extracted::Found(address) => ranges.contains(address).into(),
         }
     }
@@ -110,7 +110,7 @@ impl<E: KeyExtractor> Matcher for KeyList<E> {
     fn matches(&self, head: &RequestHead<'_>) -> Match {
         match self.extractor.extract(head) {
             Extracted::Absent => Match::Miss,
-            Extracted::Ambiguous => Match::Possible,
+            Extracted::Ambiguous => Match::Ambiguous,
             Extracted::Found(key) => self.keys.contains(&key).into(),
         }
     }

@@ -93,7 +93,7 @@ pub enum Match {
     Miss,
     /// The request may match, depending on how the inner service reads it: see
     /// [possible matches](crate::matching#possible-matches).
-    Possible,
+    Ambiguous,
     /// The request matches.
     Exact,
 }
@@ -107,7 +107,7 @@ impl Match {
             least = least.min(value);
             most = most.max(value);
         }
-        most.min(least.max(Self::Possible))
+        most.min(least.max(Self::Ambiguous))
     }
 }
 

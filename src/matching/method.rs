@@ -48,7 +48,7 @@ impl Matcher for Methods {
             || is_in_any_case(&head.method, &Method::HEAD)
                 && self.contains_in_any_case(&Method::GET);
         if is_possible {
-            Match::Possible
+            Match::Ambiguous
         } else {
             Match::Miss
         }
@@ -84,7 +84,7 @@ impl Matcher for Preflight {
             && has(&ACCESS_CONTROL_REQUEST_METHOD);
         match is_preflight {
             true if head.method == Method::OPTIONS => Match::Exact,
-            true => Match::Possible,
+            true => Match::Ambiguous,
             false => Match::Miss,
         }
     }

@@ -13,11 +13,11 @@
 //! The layer applies them in this order: a request that matches both `forbid` and `skip` is rejected, and no rule counts a
 //! skipped request.
 //!
-//! # Possible matches
+//! # Ambiguous matches
 //!
 //! One resource can be requested with several spellings of its path: `/login`, `/login/`, `//login`, `/%6Cogin`,
 //! `/x/../login`. Which of them reach the same handler depends on the inner service. So a matcher has three results: the
-//! request [does not match](Match::Miss), it [matches](Match::Exact), or it is a [possible match](Match::Possible), because
+//! request [does not match](Match::Miss), it [matches](Match::Exact), or it is a [possible match](Match::Ambiguous), because
 //! the inner service might read it as a matching one.
 //!
 //! A possible match is always handled in the stricter way. `when` and `forbid` treat it as a match, `unless` and `skip` do

@@ -103,7 +103,7 @@ impl PathPattern {
     pub fn matches_path(&self, path: &str) -> Match {
         match &self.pattern {
             Ok(pattern) => pattern.matches_path(path.as_bytes()),
-            Err(_) => Match::Possible,
+            Err(_) => Match::Ambiguous,
         }
     }
 }
@@ -112,7 +112,7 @@ impl Matcher for PathPattern {
     fn matches(&self, head: &RequestHead<'_>) -> Match {
         match &self.pattern {
             Ok(pattern) => pattern.matches(head.uri.path().as_bytes(), head.spelling()),
-            Err(_) => Match::Possible,
+            Err(_) => Match::Ambiguous,
         }
     }
 
@@ -201,7 +201,7 @@ impl Pattern {
             }
             Spelling::Plain | Spelling::Segments(_) => self.matches_plain(path),
             Spelling::Ambiguous(readings) => self.matches_readings(readings),
-            Spelling::TooLong => Match::Possible,
+            Spelling::TooLong => Match::Ambiguous,
         }
     }
 
@@ -261,7 +261,7 @@ impl Pattern {
         } else if is_exact {
             Match::Exact
         } else {
-            Match::Possible
+            Match::Ambiguous
         }
     }
 
@@ -274,7 +274,7 @@ impl Pattern {
         let fits_all = |number: usize| matches!(self.segments[number], SegmentPattern::Any);
         let size = (self.segments.len(), self.lengths());
         if path.any_fits(size, fits, fits_all) {
-            Match::Possible
+            Match::Ambiguous
         } else {
             Match::Miss
         }

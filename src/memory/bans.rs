@@ -4,7 +4,7 @@
 
 use crate::{
     clock::Timestamp,
-    policy::{BanState, Penalty},
+    policy::{BanRecord, Penalty},
 };
 
 use super::{
@@ -16,10 +16,10 @@ use super::{
 /// The denials and bans of each key that has any, until they are forgiven.
 #[derive(Debug)]
 pub(super) struct Bans {
-    states: Table<BanState>,
+    states: Table<BanRecord>,
 }
 
-impl TableEntry for BanState {
+impl TableEntry for BanRecord {
     #[inline]
     fn owes_until(&self) -> u64 {
         self.forgiven_at().as_micros()
@@ -55,7 +55,7 @@ impl Bans {
     }
 
     /// Returns the denials and the ban of a key; `None` if there are none.
-    pub(super) fn state(&mut self, fingerprint: Fingerprint, now: Timestamp) -> Option<BanState> {
+    pub(super) fn state(&mut self, fingerprint: Fingerprint, now: Timestamp) -> Option<BanRecord> {
         match self.states.find(fingerprint, now.as_micros()) {
             Place::Found(index) => Some(*self.states.state(index)),
             Place::Free(_) | Place::Full => None,
@@ -75,7 +75,7 @@ impl Bans {
         if let Place::Found(index) = self.states.find(fingerprint, micros) {
             return penalty.count_denial(self.states.state(index), now);
         }
-        let mut state = BanState::default();
+        let mut state = BanRecord::default();
         let until = penalty.count_denial(&mut state, now);
         let inserted = self.states.insert(fingerprint, state, micros);
         until.filter(|_| inserted.is_ok())
@@ -89,7 +89,7 @@ impl Bans {
         until: Timestamp,
         now: Timestamp,
     ) {
-        let state = BanState::banned(penalty, until, now);
+        let state = BanRecord::banned(penalty, until, now);
         match self.states.find(fingerprint, now.as_micros()) {
             Place::Found(index) => {
                 let known = self.states.state(index);
@@ -114,7 +114,7 @@ impl Bans {
     /// Forgets the denials and the ban of a key.
     pub(super) fn reset(&mut self, fingerprint: Fingerprint) {
         if let Place::Found(index) = self.states.find(fingerprint, 0) {
-            *self.states.state(index) = BanState::default();
+            *self.states.state(index) = BanRecord::default();
         }
     }
 

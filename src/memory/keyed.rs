@@ -30,7 +30,7 @@ use std::mem;
 
 use crate::{
     algorithm::{
-        BucketState, ChargeMark, Counting, FixedWindow, LogState, Refunded, SlidingLog,
+        BucketState, Counting, FixedWindow, LogState, RefundToken, Refunded, SlidingLog,
         SlidingState, SlidingWindow, TokenBucket, WindowState,
     },
     charge::Charge,
@@ -235,7 +235,7 @@ impl<S: TableEntry> KeyedStates<S> {
         &mut self,
         counter: &C,
         fingerprint: Fingerprint,
-        (mark, units): (ChargeMark, u64),
+        (mark, units): (RefundToken, u64),
         now: Timestamp,
     ) {
         self.amend(fingerprint, now, |state| {

@@ -31,7 +31,7 @@
 
 use crate::{
     algorithm::{
-        BucketState, ChargeMark, Counter, Counting, LogState, Refunded, SlidingState, TokenBucket,
+        BucketState, Counter, Counting, LogState, RefundToken, Refunded, SlidingState, TokenBucket,
         WindowState,
     },
     charge::{Charge, Correction, Settlement},
@@ -453,7 +453,7 @@ impl Shard {
         &mut self,
         charge: &Charge<'_>,
         key: &KeyRef,
-        refund: (ChargeMark, u64),
+        refund: (RefundToken, u64),
         now: Timestamp,
     ) {
         let fingerprint = key.fingerprint;
@@ -480,7 +480,7 @@ impl Shard {
         &mut self,
         bucket: &TokenBucket,
         fingerprint: Fingerprint,
-        (mark, units): (ChargeMark, u64),
+        (mark, units): (RefundToken, u64),
         now: Timestamp,
     ) {
         let micros = now.as_micros();

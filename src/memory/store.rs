@@ -34,7 +34,7 @@ use crate::{
     diagnosis::log,
     error::Error,
     key::Key,
-    policy::{BanState, Policy},
+    policy::{BanRecord, Policy},
     store::{Stats, Store, StoreFuture},
     task::Mutex,
 };
@@ -388,7 +388,7 @@ impl Store for MemoryStore {
         StoreFuture::ready(self.shared.blocks.change(&change))
     }
 
-    fn ban_state(&self, policy: &Policy, key: &Key) -> StoreFuture<Option<BanState>> {
+    fn ban_record(&self, policy: &Policy, key: &Key) -> StoreFuture<Option<BanRecord>> {
         let fingerprint = Fingerprint::of(policy, key);
         let read = self.shared.clock.read();
         let mut shard = self.cell(fingerprint).lock();

@@ -123,7 +123,7 @@ impl RateLimitInfo {
     #[must_use]
     pub fn is_degraded(&self) -> bool {
         let mut counted_by = self.decisions.iter().map(Decision::counted_by);
-        counted_by.any(|who| matches!(who, CountedBy::Fallback | CountedBy::Nobody))
+        counted_by.any(|who| matches!(who, CountedBy::Fallback | CountedBy::Uncounted))
     }
 
     fn narrowest_at(&self) -> Option<(&PolicyState, &Decision)> {

@@ -52,7 +52,7 @@
 mod penalty;
 pub(crate) mod policy;
 
-pub use self::penalty::{BanState, Penalty, Standing};
+pub use self::penalty::{BanRecord, BanStatus, Penalty};
 #[cfg(feature = "top-keys")]
 pub(crate) use self::policy::NameHash;
 #[cfg(any(feature = "explain", feature = "redis", feature = "rules"))]

@@ -165,14 +165,14 @@ impl Penalty {
 
     /// Returns when the ban of a key ends; `None` if it is not banned.
     #[must_use]
-    pub fn banned_until(&self, state: &BanState, now: Timestamp) -> Option<Timestamp> {
+    pub fn banned_until(&self, state: &BanRecord, now: Timestamp) -> Option<Timestamp> {
         // A ban may have been made under other settings.
         let until = state.banned_until.min(state.counted_since + self.longest);
         (until > now && now < state.forgiven_at).then_some(until)
     }
 
     /// Lets a ban that begins after `now` begin at `now`, because the clock was set back. Returns whether it did.
-    pub fn begin_by(&self, state: &mut BanState, now: Timestamp) -> bool {
+    pub fn begin_by(&self, state: &mut BanRecord, now: Timestamp) -> bool {
         let is_later = state.counted_since > now && state.banned_until > now;
         if is_later {
             state.counted_since = now;
@@ -184,9 +184,9 @@ impl Penalty {
     }
 
     /// Counts a denial of a key that is not banned. Returns when its ban ends, if it is banned now.
-    pub fn count_denial(&self, state: &mut BanState, now: Timestamp) -> Option<Timestamp> {
+    pub fn count_denial(&self, state: &mut BanRecord, now: Timestamp) -> Option<Timestamp> {
         if now >= state.forgiven_at {
-            *state = BanState::default();
+            *state = BanRecord::default();
         }
         // If the clock was set back, the denials count from now on.
         state.counted_since = state.counted_since.min(now);
@@ -208,7 +208,7 @@ impl Penalty {
 
     /// Returns where a key stands, for an operator; `None` if it was not denied, or if all is forgiven.
     #[must_use]
-    pub fn standing(&self, state: &BanState, now: Timestamp) -> Option<Standing> {
+    pub fn ban_status(&self, state: &BanRecord, now: Timestamp) -> Option<BanStatus> {
         let mut state = *state;
         self.begin_by(&mut state, now);
         if now >= state.forgiven_at {
@@ -216,7 +216,7 @@ impl Penalty {
         }
         let banned_until = self.banned_until(&state, now);
         let is_counted = state.denials > 0 && now < state.counted_since + self.within;
-        Some(Standing {
+        Some(BanStatus {
             banned_since: banned_until.map(|_| state.counted_since),
             banned_until,
             bans: state.bans.into(),
@@ -251,13 +251,13 @@ impl Penalty {
     }
 }
 
-// === BanState ===
+// === BanRecord ===
 
 /// The denials and bans of one key under a policy with a penalty.
 ///
 /// The default is that of a key that was not denied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct BanState {
+pub struct BanRecord {
     /// When the first of the counted denials was. Of a banned key, when its ban began.
     counted_since: Timestamp,
     /// Denials since then that have not led to a ban.
@@ -270,7 +270,7 @@ pub struct BanState {
     forgiven_at: Timestamp,
 }
 
-impl BanState {
+impl BanRecord {
     /// Returns the state of a key that another store has banned, as was seen `now`.
     #[must_use]
     pub fn banned(penalty: &Penalty, until: Timestamp, now: Timestamp) -> Self {
@@ -345,13 +345,13 @@ const EARLIEST: Timestamp = Timestamp::from_micros(1_000_000_000_000_000);
 #[cfg(feature = "redis")]
 const FURTHEST: Duration = Duration::from_micros(1 << 50);
 
-// === Standing ===
+// === BanStatus ===
 
 /// Where a key stands under a policy with a penalty.
 ///
-/// [`RateLimiter::standing`](crate::RateLimiter::standing) returns one.
+/// [`RateLimiter::ban_status`](crate::RateLimiter::ban_status) returns one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Standing {
+pub struct BanStatus {
     banned_since: Option<Timestamp>,
     banned_until: Option<Timestamp>,
     bans: u32,
@@ -359,7 +359,7 @@ pub struct Standing {
     forgiven_at: Timestamp,
 }
 
-impl Standing {
+impl BanStatus {
     /// Returns whether the key is banned.
     #[must_use]
     pub fn is_banned(&self) -> bool {

@@ -82,7 +82,7 @@
 //! others: behind a builder [it has a breaker of its own](crate::resilience#slots-that-no-node-decides-on). A call
 //! carries one command per slot, so a decision costs the servers about twice as much as on a single one.
 //!
-//! Policies with different keys are usually in different slots, unless [`in_slot_of`] puts one key in the slot of the
+//! Policies with different keys are usually in different slots, unless [`co_located_with`] puts one key in the slot of the
 //! other. No single script can decide them: all parts are charged
 //! at the same time, and if one part is denied, the charges of the others are refunded in the background. Then
 //!
@@ -96,7 +96,7 @@
 //! If two keys in different slots have a part in common, such as a tenant and a user of that tenant, the store warns
 //! ([`Code::SeveralSlots`](crate::diagnosis::Code::SeveralSlots)).
 //!
-//! [`in_slot_of`]: crate::extract::KeyExtractor::in_slot_of
+//! [`co_located_with`]: crate::extract::KeyExtractor::co_located_with
 //!
 //! A pool of the application ([`RedisStoreBuilder::over_pool`]) works for a cluster of one node only, since the store
 //! cannot connect to others with its settings.

@@ -37,7 +37,7 @@ use crate::{
     diagnosis::Warning,
     error::{Error, ErrorKind, Phase},
     key::Key,
-    policy::{BanState, Policy},
+    policy::{BanRecord, Policy},
     resilience::{Before, Guard},
     store::{Health, ServerStats, Stats, StoreFuture, waited},
 };
@@ -153,10 +153,10 @@ impl Node {
     }
 
     /// Returns the denials and the ban of a key.
-    pub(super) fn ban_state(&self, policy: &Policy, key: &Key) -> StoreFuture<Option<BanState>> {
-        let read = || ban_state(&self.client, policy, key);
+    pub(super) fn ban_record(&self, policy: &Policy, key: &Key) -> StoreFuture<Option<BanRecord>> {
+        let read = || ban_record(&self.client, policy, key);
         match &self.guard {
-            Some(guard) => guard.ban_state(policy, key, read),
+            Some(guard) => guard.ban_record(policy, key, read),
             None => read(),
         }
     }
@@ -347,7 +347,7 @@ fn reset(client: &Arc<Client>, policy: &Policy, key: &Key) -> StoreFuture<()> {
     })
 }
 
-fn ban_state(client: &Arc<Client>, policy: &Policy, key: &Key) -> StoreFuture<Option<BanState>> {
+fn ban_record(client: &Arc<Client>, policy: &Policy, key: &Key) -> StoreFuture<Option<BanRecord>> {
     let client = Arc::clone(client);
     let mut command = redis::cmd("GET");
     command.arg(client.keyspace.ban_key(policy, key).as_slice());
@@ -355,7 +355,7 @@ fn ban_state(client: &Arc<Client>, policy: &Policy, key: &Key) -> StoreFuture<Op
         match route::run_command(&client, &command).await? {
             Value::Nil => Ok(None),
             Value::BulkString(bytes) => {
-                let state = BanState::from_stored(&bytes, Clock::system().now());
+                let state = BanRecord::from_stored(&bytes, Clock::system().now());
                 state.map(Some).ok_or_else(classify::foreign_value)
             }
             _ => Err(malformed()),

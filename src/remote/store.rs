@@ -12,7 +12,7 @@ use crate::{
     diagnosis::Warning,
     error::{Error, ErrorKind},
     key::Key,
-    policy::{BanState, Policy},
+    policy::{BanRecord, Policy},
     resilience::Primary,
     store::{Health, Mode, Stats, Store, StoreFuture},
 };
@@ -192,8 +192,8 @@ impl Store for RedisStore {
         self.node_of(key).reset(policy, key)
     }
 
-    fn ban_state(&self, policy: &Policy, key: &Key) -> StoreFuture<Option<BanState>> {
-        self.node_of(key).ban_state(policy, key)
+    fn ban_record(&self, policy: &Policy, key: &Key) -> StoreFuture<Option<BanRecord>> {
+        self.node_of(key).ban_record(policy, key)
     }
 
     fn deadline(&self) -> Option<Duration> {
@@ -224,13 +224,13 @@ impl Store for RedisStore {
     fn stats(&self) -> Stats {
         let nodes = self.cluster.nodes().into_iter();
         let stats = nodes.map(|node| node.stats());
-        stats.reduce(Stats::and).unwrap_or_default()
+        stats.reduce(Stats::merge).unwrap_or_default()
     }
 
     fn health(&self) -> Health {
         let nodes = self.cluster.nodes().into_iter();
         let health = nodes.map(|node| node.health());
-        health.reduce(Health::and).unwrap_or_default()
+        health.reduce(Health::merge).unwrap_or_default()
     }
 }
 

@@ -11,7 +11,7 @@ use crate::{
     diagnosis::Warning,
     error::{Error, ErrorKind},
     key::Key,
-    policy::{BanState, Policy},
+    policy::{BanRecord, Policy},
     store::{Mode, Stats, Store, StoreFuture, waited},
     task::timer::timeout,
 };
@@ -178,13 +178,13 @@ impl Guard {
     }
 
     /// Reads the ban of a key from where the next request would be decided.
-    pub(crate) fn ban_state(
+    pub(crate) fn ban_record(
         self: &Arc<Self>,
         policy: &Policy,
         key: &Key,
-        read: impl FnOnce() -> StoreFuture<Option<BanState>>,
-    ) -> StoreFuture<Option<BanState>> {
-        let local = self.local.store.ban_state(policy, key);
+        read: impl FnOnce() -> StoreFuture<Option<BanRecord>>,
+    ) -> StoreFuture<Option<BanRecord>> {
+        let local = self.local.store.ban_record(policy, key);
         if self.breaker.is_open() {
             return local;
         }

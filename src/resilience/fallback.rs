@@ -246,7 +246,7 @@ fn uncounted_decision(
     local: &LocalCounts,
     states: impl IntoIterator<Item = PolicyState>,
 ) -> Decision {
-    Decision::new(CountedBy::Nobody, local.clock.now(), states).timed_by(&local.clock)
+    Decision::new(CountedBy::Uncounted, local.clock.now(), states).timed_by(&local.clock)
 }
 
 /// Returns the state of a policy that nobody counted: its usage is unknown.

@@ -225,7 +225,7 @@ impl LocalCounts {
         let Some(penalty) = charge.policy().ban_penalty() else {
             return false;
         };
-        let mut state = self.store.ban_state(charge.policy(), charge.key());
+        let mut state = self.store.ban_record(charge.policy(), charge.key());
         match state.take_ready() {
             Some(Ok(Some(state))) => penalty.banned_until(&state, self.clock.now()).is_some(),
             _ => false,

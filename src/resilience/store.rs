@@ -14,7 +14,7 @@ use crate::{
     error::Error,
     key::Key,
     memory::MemoryStore,
-    policy::{BanState, Policy},
+    policy::{BanRecord, Policy},
     store::{Health, Mode, Stats, Store, StoreFuture, waited},
     task::timer::timeout,
 };
@@ -118,9 +118,9 @@ impl Store for ResilientStore {
             .reset(policy, key, || self.primary.reset(policy, key))
     }
 
-    fn ban_state(&self, policy: &Policy, key: &Key) -> StoreFuture<Option<BanState>> {
+    fn ban_record(&self, policy: &Policy, key: &Key) -> StoreFuture<Option<BanRecord>> {
         self.guard
-            .ban_state(policy, key, || self.primary.ban_state(policy, key))
+            .ban_record(policy, key, || self.primary.ban_record(policy, key))
     }
 
     fn deadline(&self) -> Option<Duration> {

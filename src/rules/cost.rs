@@ -38,7 +38,7 @@ impl Costs {
         for (matcher, units) in &self.by_match {
             match matcher.matches(head) {
                 Match::Miss => {}
-                Match::Possible => possible = possible.max(Some(*units)),
+                Match::Ambiguous => possible = possible.max(Some(*units)),
                 Match::Exact => return possible.max(Some(*units)),
             }
         }

@@ -220,7 +220,7 @@ impl Health {
 
     /// Returns the health of two nodes that share everything but the outages of servers.
     #[cfg(feature = "redis")]
-    pub(crate) fn and(self, other: Self) -> Self {
+    pub(crate) fn merge(self, other: Self) -> Self {
         let servers = |outage: &Outage| outage.stuck_slots.is_none();
         let mut outages = other.outages;
         outages.extend(self.outages.into_iter().filter(servers));

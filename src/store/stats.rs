@@ -72,7 +72,7 @@ impl Stats {
 
     /// Returns the stats of two nodes that share the local store.
     #[cfg(feature = "redis")]
-    pub(crate) fn and(mut self, other: Self) -> Self {
+    pub(crate) fn merge(mut self, other: Self) -> Self {
         self.servers.extend(other.servers);
         self
     }

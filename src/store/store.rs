@@ -18,7 +18,7 @@ use crate::{
     diagnosis::Warning,
     error::{Error, ErrorKind},
     key::Key,
-    policy::{BanState, Policy},
+    policy::{BanRecord, Policy},
 };
 
 /// A place that keeps counts and decides on charges.
@@ -156,9 +156,9 @@ pub trait Store: Any + Debug + Send + Sync {
     /// # Errors
     ///
     /// Any kind that describes why the store could not read them.
-    fn ban_state(&self, policy: &Policy, key: &Key) -> StoreFuture<Option<BanState>> {
+    fn ban_record(&self, policy: &Policy, key: &Key) -> StoreFuture<Option<BanRecord>> {
         match self.inner() {
-            Some(inner) => inner.ban_state(policy, key),
+            Some(inner) => inner.ban_record(policy, key),
             None => StoreFuture::ready(Ok(None)),
         }
     }

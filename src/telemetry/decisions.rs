@@ -178,7 +178,7 @@ fn for_each_counted(
             Some(_) => decision.counted_by(),
             // A block denied the request, so the other policies were not asked. Nothing is out of order.
             None if decision.states().iter().any(is_by_block) => decision.counted_by(),
-            None => CountedBy::Nobody,
+            None => CountedBy::Uncounted,
         };
         if charge.units() > 0 {
             count(

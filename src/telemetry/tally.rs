@@ -56,7 +56,7 @@ impl DecisionTally {
             (Outcome::Limited | Outcome::Unavailable, true) => WOULD_DENY,
         };
         tally.counts[kind].fetch_add(1, Ordering::Relaxed);
-        if matches!(counted_by, CountedBy::Fallback | CountedBy::Nobody) {
+        if matches!(counted_by, CountedBy::Fallback | CountedBy::Uncounted) {
             tally.counts[FALLBACK].fetch_add(1, Ordering::Relaxed);
         }
     }

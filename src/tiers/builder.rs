@@ -28,9 +28,9 @@ impl TierCache {
             max_lookups: 256,
             ttl: Duration::from_secs(60),
             negative_ttl: Duration::from_secs(10),
-            retry_after: Duration::from_secs(1),
-            stale_for: Duration::from_secs(60),
-            last_known_for: Duration::from_secs(3_600),
+            retry_failed_after: Duration::from_secs(1),
+            serve_stale: Duration::from_secs(60),
+            serve_last_known: Duration::from_secs(3_600),
             deadline: Duration::from_secs(5),
             clock: Clock::system(),
         };
@@ -58,7 +58,7 @@ impl TierCacheBuilder {
 
     /// Sets how long a tier is used before it is looked up again.
     ///
-    /// Default: 60 seconds. A change takes effect after this time, and at most [`stale_for`](Self::stale_for) later, unless
+    /// Default: 60 seconds. A change takes effect after this time, and at most [`serve_stale`](Self::serve_stale) later, unless
     /// the key is removed by [`forget`](TierCache::forget).
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.settings.ttl = ttl;
@@ -78,16 +78,16 @@ impl TierCacheBuilder {
     ///
     /// Default: 60 seconds, so requests of a key that is used at least every two minutes never wait again. With zero, requests
     /// wait for every lookup. Also applies to keys without a tier.
-    pub fn stale_for(mut self, span: Duration) -> Self {
-        self.settings.stale_for = span;
+    pub fn serve_stale(mut self, span: Duration) -> Self {
+        self.settings.serve_stale = span;
         self
     }
 
     /// Sets how long a key is not looked up again after a failed lookup.
     ///
     /// Default: 1 second.
-    pub fn retry_after(mut self, pause: Duration) -> Self {
-        self.settings.retry_after = pause;
+    pub fn retry_failed_after(mut self, pause: Duration) -> Self {
+        self.settings.retry_failed_after = pause;
         self
     }
 
@@ -95,9 +95,9 @@ impl TierCacheBuilder {
     /// keys that were never looked up, the policy's own quota applies.
     ///
     /// Default: 1 hour, so customers keep their quota while the database is down. Minimum:
-    /// [`stale_for`](Self::stale_for); shorter values count as that.
-    pub fn last_known_for(mut self, span: Duration) -> Self {
-        self.settings.last_known_for = span;
+    /// [`serve_stale`](Self::serve_stale); shorter values count as that.
+    pub fn serve_last_known(mut self, span: Duration) -> Self {
+        self.settings.serve_last_known = span;
         self
     }
 
@@ -123,7 +123,7 @@ impl TierCacheBuilder {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`] if a bound or a time is zero, except `stale_for` and `last_known_for`.
+    /// [`ErrorKind::InvalidConfig`] if a bound or a time is zero, except `serve_stale` and `serve_last_known`.
     pub fn build(self) -> Result<TierCache, Error> {
         let settings = &self.settings;
         let bounds = [
@@ -131,7 +131,7 @@ impl TierCacheBuilder {
             ("max_lookups", settings.max_lookups == 0),
             ("ttl", settings.ttl.is_zero()),
             ("negative_ttl", settings.negative_ttl.is_zero()),
-            ("retry_after", settings.retry_after.is_zero()),
+            ("retry_failed_after", settings.retry_failed_after.is_zero()),
             ("deadline", settings.deadline.is_zero()),
         ];
         if let Some((name, _)) = bounds.iter().find(|(_, is_zero)| *is_zero) {

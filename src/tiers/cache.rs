@@ -54,7 +54,7 @@ use super::{
 /// # How old a tier may be
 ///
 /// ```text
-/// looked up        ttl: 60 s            + stale_for: 60 s             + last_known_for: 1 h
+/// looked up        ttl: 60 s            + serve_stale: 60 s             + serve_last_known: 1 h
 ///     |------------------|---------------------|--------------------------------|
 ///       used               used, while one       requests wait for the lookup;    the policy's own
 ///                          lookup runs           used if it fails or is late      quota applies
@@ -62,13 +62,13 @@ use super::{
 ///
 /// Both spans begin when the time to live is over. So a key that is in use waits only for its first lookup, and a change
 /// takes effect with the second request after the time to live; a key that comes back later than
-/// [`stale_for`](super::TierCacheBuilder::stale_for) waits for the new tier. While lookups succeed, no request uses a tier older
+/// [`serve_stale`](super::TierCacheBuilder::serve_stale) waits for the new tier. While lookups succeed, no request uses a tier older
 /// than both together: two minutes by default. [`forget`](Self::forget) makes a change take effect at once.
 ///
 /// # When a lookup fails or is late
 ///
-/// The last known tier applies, for [an hour](super::TierCacheBuilder::last_known_for) beyond its time to live; without one, the
-/// policy's own quota applies. A failed lookup is retried after [a second](super::TierCacheBuilder::retry_after) at the earliest.
+/// The last known tier applies, for [an hour](super::TierCacheBuilder::serve_last_known) beyond its time to live; without one, the
+/// policy's own quota applies. A failed lookup is retried after [a second](super::TierCacheBuilder::retry_failed_after) at the earliest.
 /// The first failure is logged.
 ///
 /// # Bounds
@@ -213,9 +213,9 @@ pub(super) struct Settings {
     pub(super) max_lookups: usize,
     pub(super) ttl: Duration,
     pub(super) negative_ttl: Duration,
-    pub(super) retry_after: Duration,
-    pub(super) stale_for: Duration,
-    pub(super) last_known_for: Duration,
+    pub(super) retry_failed_after: Duration,
+    pub(super) serve_stale: Duration,
+    pub(super) serve_last_known: Duration,
     pub(super) deadline: Duration,
     pub(super) clock: Clock,
 }
@@ -227,9 +227,9 @@ impl fmt::Debug for Settings {
             .field("max_lookups", &self.max_lookups)
             .field("ttl", &self.ttl)
             .field("negative_ttl", &self.negative_ttl)
-            .field("retry_after", &self.retry_after)
-            .field("stale_for", &self.stale_for)
-            .field("last_known_for", &self.last_known_for)
+            .field("retry_failed_after", &self.retry_failed_after)
+            .field("serve_stale", &self.serve_stale)
+            .field("serve_last_known", &self.serve_last_known)
             .field("deadline", &self.deadline)
             .finish_non_exhaustive()
     }
@@ -308,7 +308,7 @@ impl SharedTiers {
                 let former = segment.entry(key);
                 TierEntry {
                     known: former.and_then(|entry| entry.known.clone()),
-                    due: now + settings.retry_after,
+                    due: now + settings.retry_failed_after,
                     is_referenced: false,
                 }
             }
@@ -344,8 +344,8 @@ impl Settings {
         let due = now + ttl;
         let known = KnownTier {
             tier: tier.clone(),
-            stale_until: due + self.stale_for,
-            until: due + self.last_known_for.max(self.stale_for),
+            stale_until: due + self.serve_stale,
+            until: due + self.serve_last_known.max(self.serve_stale),
         };
         TierEntry {
             known: Some(known),

@@ -313,8 +313,8 @@ async fn operators_see_the_wall_clock_of_the_moment() {
                 .await
                 .expect("a decision");
         }
-        let standing = limiter.standing(&login, &key).await.expect("known");
-        let banned = standing.and_then(|standing| standing.banned_until());
+        let ban_status = limiter.ban_status(&login, &key).await.expect("known");
+        let banned = ban_status.and_then(|ban_status| ban_status.banned_until());
         let banned = banned.expect("it was denied");
         assert_near(limiter.wall_time(banned), wall() + HOUR);
     }

@@ -285,7 +285,7 @@ async fn hostile_keys_are_blocked_without_touching_others(place: Place) {
         Key::new([0, 255, b'\n', b'{', b'}', b':']),
         Key::new("user:api:ada"),
         Key::new(":"),
-        Key::new("ada").in_slot_of(&Key::new("acme")),
+        Key::new("ada").co_located_with(&Key::new("acme")),
         Key::new("ada").labelled("header"),
         Key::secret("s3cret"),
         Key::GLOBAL,

@@ -307,13 +307,13 @@ async fn standing_of_a_key_shows_its_denials_its_bans_and_when_they_are_forgiven
     let policy = Policy::new("strict", Quota::new(1, SECOND)).penalty(penalty());
     let limiter = place.limiter(&[&policy]);
     let ada = Key::new("ada");
-    let standing = async || limiter.standing(&policy, &ada).await.expect("standing");
-    assert_eq!(standing().await, None);
+    let ban_status = async || limiter.ban_status(&policy, &ada).await.expect("ban_status");
+    assert_eq!(ban_status().await, None);
     check(&limiter, &[policy.charge(ada)]).await;
-    assert_eq!(standing().await, None, "it was not denied");
+    assert_eq!(ban_status().await, None, "it was not denied");
     for denials in 1..3 {
         check(&limiter, &[policy.charge(ada)]).await;
-        let counted = standing().await.expect("denied");
+        let counted = ban_status().await.expect("denied");
         assert_eq!((counted.denials(), counted.bans()), (denials, 0));
         assert_eq!((counted.is_banned(), counted.banned_since()), (false, None));
         assert_eq!(counted.forgiven_at(), START + 5 * MINUTE);
@@ -324,7 +324,7 @@ async fn standing_of_a_key_shows_its_denials_its_bans_and_when_they_are_forgiven
             check(&limiter, &[policy.charge(ada)]).await;
         }
         let values = place.values();
-        let banned = standing().await.expect("banned");
+        let banned = ban_status().await.expect("banned");
         let (since, until) = (START + begin * SECOND, START + (begin + length) * SECOND);
         assert_eq!((banned.denials(), banned.bans()), (0, number));
         assert_eq!(
@@ -335,16 +335,19 @@ async fn standing_of_a_key_shows_its_denials_its_bans_and_when_they_are_forgiven
         assert_eq!(banned.forgiven_at(), until + 5 * MINUTE);
         assert_eq!(values, place.values(), "nothing is written");
         place.clock.set(until);
-        let over = standing().await.expect("not forgiven");
+        let over = ban_status().await.expect("not forgiven");
         assert_eq!(
             (over.is_banned(), over.denials(), over.bans()),
             (false, 0, number)
         );
     }
     let without = policy.clone().penalty(None);
-    assert_eq!(limiter.standing(&without, &ada).await.expect("none"), None);
+    assert_eq!(
+        limiter.ban_status(&without, &ada).await.expect("none"),
+        None
+    );
     limiter.reset(&policy, &ada).await.expect("reset");
-    assert_eq!(standing().await, None);
+    assert_eq!(ban_status().await, None);
 }
 
 async fn keys_and_policies_are_banned_apart(place: Place) {
@@ -444,9 +447,9 @@ async fn random_requests_are_banned_as_in_process(place: Place) {
                 .iter()
                 .find(|policy| policy.name() == state.policy());
             let policy = policy.expect("one of them");
-            let standing = limiter.standing(policy, &key).await.expect("standing");
-            let expected = twin.standing(policy, &key).await.expect("standing");
-            assert_eq!(standing, expected, "seed {seed}, round {round}");
+            let ban_status = limiter.ban_status(policy, &key).await.expect("ban_status");
+            let expected = twin.ban_status(policy, &key).await.expect("ban_status");
+            assert_eq!(ban_status, expected, "seed {seed}, round {round}");
             causes[match state.denied_by() {
                 None => 0,
                 Some(DeniedBy::Ban) => 1,

@@ -76,8 +76,8 @@ async fn candidate_is_charged_where_only_the_charge_before_it_denies(place: Plac
     let (now, tried, other) = (policy("now", 2), policy("tried", 4), policy("other", 8));
     let limiter = place.limiter(&[&now, &tried, &other]);
     let charges = |key: &str, other_key: &str| {
-        let key = Key::new(key).in_slot_of(&Key::new("ada"));
-        let other_key = Key::new(other_key).in_slot_of(&Key::new("ada"));
+        let key = Key::new(key).co_located_with(&Key::new("ada"));
+        let other_key = Key::new(other_key).co_located_with(&Key::new("ada"));
         [
             now.charge(key),
             tried.charge(key).enforcement(Enforcement::Candidate),
@@ -93,7 +93,7 @@ async fn candidate_is_charged_where_only_the_charge_before_it_denies(place: Plac
     }
     // Another policy denies too, or instead: the candidate would not have admitted the request either.
     let spent = other
-        .charge(Key::new("all").in_slot_of(&Key::new("ada")))
+        .charge(Key::new("all").co_located_with(&Key::new("ada")))
         .cost(6);
     assert!(check(&limiter, &[spent]).await.is_allowed());
     let decision = check(&limiter, &charges("eve", "all")).await;

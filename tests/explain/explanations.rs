@@ -171,9 +171,9 @@ async fn ban_is_explained_with_its_begin_its_end_and_its_number() {
         (explained.is_banned(), explained.outcome()),
         (true, Outcome::Limited)
     );
-    let standing = explained.standing().expect("banned");
-    assert_eq!(standing.banned_since(), Some(START));
-    assert_eq!(standing.banned_until(), Some(START + 90 * SECOND));
+    let ban_status = explained.ban_status().expect("banned");
+    assert_eq!(ban_status.banned_since(), Some(START));
+    assert_eq!(ban_status.banned_until(), Some(START + 90 * SECOND));
     assert!(!is_allowed(&limiter, &login, "ada").await);
 
     clock.advance(60 * SECOND);
@@ -684,13 +684,13 @@ async fn explanation_shows_who_counts_on_redis_and_in_an_outage_of_it() {
     let open = of_rule(&outage, "open");
     assert_eq!(
         (open.counted_by(), open.outcome()),
-        (CountedBy::Nobody, Outcome::Allowed)
+        (CountedBy::Uncounted, Outcome::Allowed)
     );
     assert_eq!((open.usage(), open.shared_count_age()), (None, None));
     let closed = of_rule(&outage, "closed");
     assert_eq!(
         (closed.counted_by(), closed.outcome()),
-        (CountedBy::Nobody, Outcome::Unavailable)
+        (CountedBy::Uncounted, Outcome::Unavailable)
     );
     let denial = closed.last_denial().expect("503");
     assert_eq!(denial.outcome(), Outcome::Unavailable);
@@ -767,9 +767,9 @@ async fn ban_in_redis_is_explained_without_a_write_and_in_an_outage_as_it_was_se
     let after = server.command_calls();
     assert_eq!(before.get("set"), after.get("set"), "nothing is written");
     assert!(shared.is_denied(), "{shared}");
-    let standing = *of_rule(&shared, "local").standing().expect("banned");
-    assert_eq!(standing.bans(), 1);
-    let length = standing.banned_until().zip(standing.banned_since());
+    let ban_status = *of_rule(&shared, "local").ban_status().expect("banned");
+    assert_eq!(ban_status.bans(), 1);
+    let length = ban_status.banned_until().zip(ban_status.banned_since());
     let length = length.map(|(until, since)| until.since(since));
     assert_eq!(length, Some(300 * SECOND));
     assert!(
@@ -783,11 +783,14 @@ async fn ban_in_redis_is_explained_without_a_write_and_in_an_outage_as_it_was_se
     assert!(outage.is_denied(), "{outage}");
     let local = of_rule(&outage, "local");
     assert_eq!(local.counted_by(), CountedBy::Fallback);
-    let seen = local.standing().expect("banned");
-    assert_eq!(seen.banned_until(), standing.banned_until());
+    let seen = local.ban_status().expect("banned");
+    assert_eq!(seen.banned_until(), ban_status.banned_until());
     assert!(outage.to_string().contains("ban: for "), "{outage}");
     let open = of_rule(&outage, "open");
-    assert_eq!((open.standing(), open.outcome()), (None, Outcome::Allowed));
+    assert_eq!(
+        (open.ban_status(), open.outcome()),
+        (None, Outcome::Allowed)
+    );
     assert_eq!(
         status(&layer, request("/", &client)).await,
         StatusCode::TOO_MANY_REQUESTS

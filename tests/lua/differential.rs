@@ -17,12 +17,12 @@ use redis::Value;
 use tollgate::{
     Quota,
     algorithm::{
-        Admitted, Algorithm, BucketState, ChargeMark, Concurrency, Counter, Counting, LogState,
-        QueueLimits, Refunded, SlidingState, WindowStart, WindowState,
+        Admitted, Algorithm, BucketState, Concurrency, Counter, Counting, LogState, QueueLimits,
+        RefundToken, Refunded, SlidingState, WindowStart, WindowState,
     },
     clock::Timestamp,
     decision::{Retry, Usage},
-    policy::{BanState, Penalty},
+    policy::{BanRecord, Penalty},
     remote::Script,
 };
 
@@ -67,7 +67,7 @@ struct PlannedCharge {
 #[derive(Clone, Copy, Debug)]
 struct MadeCharge {
     charge: PlannedCharge,
-    mark: ChargeMark,
+    mark: RefundToken,
     /// Whether a renewal takes missing slots again, and whether a release bars the ticket.
     flag: bool,
 }
@@ -615,7 +615,7 @@ struct Twin {
     states: HashMap<(usize, usize), State>,
     /// What is kept of the refunds on each key.
     refunded: HashMap<(usize, usize), Refunded>,
-    bans: HashMap<(usize, usize), BanState>,
+    bans: HashMap<(usize, usize), BanRecord>,
 }
 
 impl Twin {
@@ -1205,7 +1205,7 @@ fn compare_run(
                     let made = made.filter(|(charge, _)| charge.cost > 0);
                     charged.extend(made.map(|(charge, result)| MadeCharge {
                         charge: *charge,
-                        mark: ChargeMark {
+                        mark: RefundToken {
                             reset_at: Timestamp::from_micros(result.reset_at),
                             refunded_before: result.refunded,
                         },

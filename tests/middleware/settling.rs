@@ -26,7 +26,7 @@ use tokio::{
 use tollgate::{
     Decision, ErrorKind, Key, Policy, Quota, RateLimitLayer,
     algorithm::{
-        Algorithm, BucketState, ChargeMark, Counter, Counting, LogState, QueueLimits, Refunded,
+        Algorithm, BucketState, Counter, Counting, LogState, QueueLimits, RefundToken, Refunded,
         SlidingState, WindowStart, WindowState,
     },
     builder::RateLimitLayerBuilder,
@@ -967,7 +967,7 @@ fn uncounted() -> ScriptedStore {
             |charge: &Charge<'_>| PolicyState::uncounted(*charge.policy().name(), Outcome::Allowed);
         let states = charges.iter().map(state);
         let now = Timestamp::from_micros(0);
-        StoreFuture::ready(Ok(Decision::new(CountedBy::Nobody, now, states)))
+        StoreFuture::ready(Ok(Decision::new(CountedBy::Uncounted, now, states)))
     })
 }
 
@@ -1379,7 +1379,7 @@ struct Made {
     policy: String,
     key: String,
     units: u64,
-    mark: ChargeMark,
+    mark: RefundToken,
 }
 
 /// The state of one key.
@@ -1466,7 +1466,7 @@ impl Model {
                 policy,
                 key: key.to_owned(),
                 units: cost,
-                mark: ChargeMark {
+                mark: RefundToken {
                     reset_at: usage.reset_at,
                     refunded_before: returned,
                 },

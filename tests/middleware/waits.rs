@@ -42,8 +42,8 @@ const HOUR: Duration = Duration::from_secs(3_600);
 // Regression: Retry-After was a second, and the client that waited for it was denied for an hour.
 async fn denial_that_uses_up_another_policy_has_the_wait_of_that_policy(world: World) {
     let headers = Headers::draft11()
-        .and(Headers::legacy())
-        .and(Headers::reason_with_policy());
+        .with(Headers::legacy())
+        .with(Headers::reason_with_policy());
     let app = RateLimitLayer::builder()
         .store(world.store.clone())
         .policy(Policy::new("second", Quota::per_second(1)).key(Global))

@@ -17,7 +17,7 @@ use tollgate::{
     decision::{CountedBy, DeniedBy, Retry},
     extract::Header,
     memory::MemoryStore,
-    policy::{BanState, Penalty},
+    policy::{BanRecord, Penalty},
     remote::{RedisStore, Script},
     rules::RuleMode,
 };
@@ -74,7 +74,7 @@ proptest! {
             .forgiven_after(1_000 * SECOND);
         prop_assert!(penalty.validate().is_ok());
         let seconds = Duration::from_secs;
-        let (mut state, mut now) = (BanState::default(), START);
+        let (mut state, mut now) = (BanRecord::default(), START);
         let (mut bans, mut counted, mut calm_since) = (0_u32, Vec::new(), START);
         for (step, rest) in steps {
             now = now + seconds(step);
@@ -209,7 +209,7 @@ fn example_in_the_header_of_the_script_is_true() {
 fn denials_far_apart_ban_no_key_after_the_clock_is_set_back() {
     let server = Server::start();
     let after_three = Penalty::after(3, MINUTE);
-    let mut state = BanState::default();
+    let mut state = BanRecord::default();
     let hour = 3_600 * SECOND;
     // Twenty minutes apart, an hour before the first one by the clock.
     let denials = [hour, Duration::ZERO, hour / 3, hour * 2 / 3];
@@ -290,7 +290,7 @@ async fn foreign_value_in_place_of_a_ban_is_an_error_and_nothing_is_charged() {
         server.command(words);
         let error = limiter.check(&[charge]).await.expect_err("it is foreign");
         assert_eq!(error.kind(), ErrorKind::ForeignValue, "{words:?}");
-        let error = limiter.standing(&policy, charge.key()).await;
+        let error = limiter.ban_status(&policy, charge.key()).await;
         let error = error.expect_err("it is foreign");
         assert_eq!(error.kind(), ErrorKind::ForeignValue, "{words:?}");
         assert_eq!(server.keys(), [key], "{words:?}");
@@ -411,19 +411,19 @@ async fn ban_of_a_key_whose_quota_is_slow_ends_in_an_outage_as_it_does_in_redis(
         }
     };
     assert!(banned.retry() > Retry::At(banned.banned_until().expect("banned") + 60 * MINUTE));
-    let standing = limiter.standing(&policy, &ada).await.expect("standing");
-    let standing = standing.expect("banned");
-    assert_eq!(standing.banned_until(), banned.banned_until());
+    let ban_status = limiter.ban_status(&policy, &ada).await.expect("ban_status");
+    let ban_status = ban_status.expect("banned");
+    assert_eq!(ban_status.banned_until(), banned.banned_until());
     server.kill();
     until_degraded(std::slice::from_ref(&limiter)).await;
     let decision = check(&limiter, &[policy.charge(ada)]).await;
     assert_eq!(decision.counted_by(), CountedBy::Fallback);
     assert_eq!(decision.states()[0].banned_until(), banned.banned_until());
-    let seen = limiter.standing(&policy, &ada).await.expect("standing");
+    let seen = limiter.ban_status(&policy, &ada).await.expect("ban_status");
     let seen = seen.expect("banned");
     assert_eq!(seen.banned_until(), banned.banned_until());
     assert!(
-        seen.banned_since() >= standing.banned_since(),
+        seen.banned_since() >= ban_status.banned_since(),
         "when it was seen"
     );
 }

@@ -96,7 +96,7 @@ async fn keys_with_a_common_part_are_warned_about_until_they_are_in_one_slot() {
     ])
     .await;
     counts([tenants.charge(tenant), users.charge(user)]).await;
-    let both = tenant.and(&user).in_slot_of(&tenant);
+    let both = tenant.and(&user).co_located_with(&tenant);
     counts([tenants.charge(tenant), users.charge(both)]).await;
     assert_eq!(codes(), []);
     let apart = (0..).map(|number| tenant.and(&Key::new(format!("user{number}"))));

@@ -50,7 +50,7 @@ async fn keys_in_one_slot_are_counted_apart() {
     ];
     let keys = keys();
     for tenant in &tenants {
-        for key in keys.iter().map(|key| key.in_slot_of(tenant)) {
+        for key in keys.iter().map(|key| key.co_located_with(tenant)) {
             let decision = store.decide(&[policy.charge(key)]).await;
             assert!(
                 decision.expect("redis answers").is_allowed(),
@@ -71,7 +71,7 @@ async fn keys_in_one_slot_are_counted_apart() {
 fn key_stays_in_its_slot_when_parts_are_joined() {
     let (tenant, user) = (Key::new("acme"), Key::new("ada"));
     let tag = |key: &Key| key.as_str().split_once('^').map(|(tag, _)| tag.to_owned());
-    let placed = user.in_slot_of(&tenant);
+    let placed = user.co_located_with(&tenant);
     let expected = tag(&placed).expect("a tag");
     assert_eq!(slot(expected.as_bytes()), slot(b"acme"));
     let long = Key::new([b'a'; 46]);
@@ -81,15 +81,15 @@ fn key_stays_in_its_slot_when_parts_are_joined() {
         placed.and(&placed),
         placed.labelled("label"),
         placed.and(&long),
-        long.in_slot_of(&tenant),
-        placed.in_slot_of(&placed),
-        user.in_slot_of(&placed),
-        user.in_slot_of(&Key::GLOBAL).in_slot_of(&tenant),
+        long.co_located_with(&tenant),
+        placed.co_located_with(&placed),
+        user.co_located_with(&placed),
+        user.co_located_with(&Key::GLOBAL).co_located_with(&tenant),
     ] {
         assert_eq!(tag(&key).as_deref(), Some(&*expected), "{}", key.as_str());
         assert!(key.as_str().len() <= Key::MAX_LENGTH);
     }
-    assert_eq!(placed.and(&user), user.and(&user).in_slot_of(&tenant));
+    assert_eq!(placed.and(&user), user.and(&user).co_located_with(&tenant));
     // What a client sends is never taken for a tag.
     assert_eq!(Key::new("acm^ada").as_str(), "acm%5Eada");
 }

@@ -529,7 +529,7 @@ async fn each_policy_follows_its_outage_choice() {
     for _ in 0..5 {
         let decision = check(&limiter, &[allow.charge(Key::new("ada"))]).await;
         assert!(decision.is_allowed());
-        assert_eq!(decision.counted_by(), CountedBy::Nobody);
+        assert_eq!(decision.counted_by(), CountedBy::Uncounted);
         assert_eq!(decision.states()[0].usage(), None, "no usage is invented");
         assert!(decision.narrowest().is_none());
     }

@@ -33,7 +33,7 @@ use redis::Cmd;
 use smallvec::SmallVec;
 
 use crate::{
-    algorithm::{Admitted, ChargeMark, Counter, Counting, TokenBucket, WindowStart},
+    algorithm::{Admitted, Counter, Counting, RefundToken, TokenBucket, WindowStart},
     charge::{Charge, Correction, Settlement},
     clock::{self, Timestamp},
     decision::{PolicyState, Retry, Usage},
@@ -289,7 +289,7 @@ pub(super) fn correct(settlement: &Settlement) -> Option<Arguments> {
         arguments.extend([
             Argument::mark(tag),
             Argument::Number(mark.reset_at.as_micros()),
-            Argument::Number(mark.refunded_before % ChargeMark::MODULUS),
+            Argument::Number(mark.refunded_before % RefundToken::MODULUS),
         ]);
     } else {
         arguments.push(Argument::mark(Tag::Force));

@@ -8,7 +8,7 @@
 //! tollgate:{ada}      : upload #s      sliding window
 //! tollgate:{ada}      : export #c      concurrency
 //! tollgate:{ada}      : user   #m..    a mark that an instance's merge was made, see `Keyspace::merge_key`
-//! tollgate:{aB3}^ada  : user           an identity in the slot of another one, see `Key::in_slot_of`
+//! tollgate:{aB3}^ada  : user           an identity in the slot of another one, see `Key::co_located_with`
 //! tollgate:{!}        : probe  #f      a probe of fixed windows, see `Keyspace::probe_key`
 //! tollgate:{ada}      : login  #b      the denials and the ban of a policy with a penalty
 //! tollgate:{!}        : members        the live instances, see `Keyspace::members_key`

@@ -78,7 +78,7 @@ fn name_that_no_request_can_contain_fails_the_build() {
     assert_eq!(Header::new("a b").extract(&parts).found(), None);
     assert_eq!(
         HasHeader::new("a b").matches(&RequestHead::new(&parts)),
-        Match::Possible
+        Match::Ambiguous
     );
 }
 

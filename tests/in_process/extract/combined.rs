@@ -96,7 +96,7 @@ fn extension_may_have_no_key_for_a_request() {
 #[test]
 fn key_in_the_slot_of_another_is_its_own_without_the_other_one() {
     let (tenant, user) = (Header::new("x-tenant"), Header::new("x-user"));
-    let placed = user.clone().in_slot_of(tenant);
+    let placed = user.clone().co_located_with(tenant);
     let request = |headers: &[(&'static str, &'static str)]| {
         let mut parts = nothing();
         for (name, value) in headers {
@@ -105,7 +105,7 @@ fn key_in_the_slot_of_another_is_its_own_without_the_other_one() {
         placed.extract(&parts).found()
     };
     let ada = Key::new("ada");
-    let expected = ada.in_slot_of(&Key::new("acme"));
+    let expected = ada.co_located_with(&Key::new("acme"));
     assert_ne!(expected, ada);
     assert_eq!(
         request(&[("x-user", "ada"), ("x-tenant", "acme")]),
@@ -453,7 +453,7 @@ fn caller_has_the_keys_that_its_requests_have() {
             CallerId::Address(address),
         ),
         (
-            Box::new(Header::new("x-user").in_slot_of(Header::new("x-user"))),
+            Box::new(Header::new("x-user").co_located_with(Header::new("x-user"))),
             with_header("x-user", "ada"),
             CallerId::Text("ada"),
         ),

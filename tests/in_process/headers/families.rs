@@ -62,7 +62,7 @@ async fn each_family_has_its_headers_on_success_and_on_denial() {
 #[tokio::test]
 async fn browser_script_of_another_origin_may_read_every_header() {
     for (headers, allowed, denied) in families() {
-        let headers = headers.and(Headers::reason());
+        let headers = headers.with(Headers::reason());
         let name = format!("{headers:?}");
         let expose = headers.header_names();
         let mut written = lines(allowed);
@@ -110,9 +110,9 @@ async fn browser_script_of_another_origin_may_read_every_header() {
 #[test]
 fn header_names_have_no_duplicates() {
     let headers = Headers::legacy()
-        .and(Headers::discord())
-        .and(Headers::draft06())
-        .and(Headers::draft11());
+        .with(Headers::discord())
+        .with(Headers::draft06())
+        .with(Headers::draft11());
     let names = headers.header_names();
     let unique: HashSet<_> = names.iter().collect();
     assert_eq!(unique.len(), names.len(), "{names:?}");
@@ -208,7 +208,7 @@ fn families() -> Vec<(Headers, &'static str, &'static str)> {
             "cache-control: no-store",
         ),
         (
-            Headers::draft11().and(millis()),
+            Headers::draft11().with(millis()),
             r#"ratelimit: "per-ip";r=1;t=30, "day";r=999;t=86314
              ratelimit-policy: "per-ip";q=2;w=60, "day";q=1000;w=86400
              x-rate-limit-limit: 2
@@ -255,10 +255,10 @@ async fn custom_names_replace_the_default_ones() {
 
 #[tokio::test]
 async fn header_of_two_families_is_written_by_the_first() {
-    let both = Headers::discord().and(Headers::legacy());
+    let both = Headers::discord().with(Headers::legacy());
     let (_, found) = ask(&two_policies().headers(both)).await;
     assert_eq!(found["x-ratelimit-reset"], "1700000030.250");
-    let both = Headers::legacy().and(Headers::discord());
+    let both = Headers::legacy().with(Headers::discord());
     let (_, found) = ask(&two_policies().headers(both)).await;
     assert_eq!(found["x-ratelimit-reset"], "1700000031");
     assert_eq!(found["x-ratelimit-reset-after"], "30.000");
@@ -282,7 +282,7 @@ async fn discord_headers_contain_the_scope_of_the_denying_policy() {
 
 #[test]
 fn scope_of_an_unknown_policy_fails_at_build() {
-    let headers = Headers::legacy().and(Headers::discord().scope("dya", DiscordScope::Shared));
+    let headers = Headers::legacy().with(Headers::discord().scope("dya", DiscordScope::Shared));
     let error = two_policies().headers(headers).build();
     let error = error.expect_err("there is no such policy");
     assert_eq!(error.kind(), ErrorKind::InvalidConfig);
@@ -620,7 +620,7 @@ async fn draft_11_contains_the_unit_of_a_quota() {
         ),
     ] {
         let builder = RateLimitLayer::builder().policy(rule);
-        let drafts = Headers::draft11().and(Headers::draft06());
+        let drafts = Headers::draft11().with(Headers::draft06());
         let (_, headers) = ask(&builder.clone().headers(drafts)).await;
         assert_eq!(headers["ratelimit-policy"], policies);
         assert_eq!(members(policies).len(), 1);
@@ -742,7 +742,7 @@ async fn numbers_are_capped_at_the_largest_of_structured_fields() {
 async fn concurrency_limit_has_its_own_unit_and_no_times() {
     let builder = RateLimitLayer::builder()
         .policy(Policy::concurrency("slots", 3).key(Global))
-        .headers(Headers::draft11().and(Headers::draft06()))
+        .headers(Headers::draft11().with(Headers::draft06()))
         .clock(stopped());
     let (_, headers) = ask(&builder).await;
     assert_eq!(headers["ratelimit"], r#""slots";r=2"#);
@@ -1081,7 +1081,7 @@ fn new_window_of_a_minute_resets_within_a_minute_whenever_it_starts() {
         let policy = Policy::new("minute", Quota::per_minute(2)).algorithm(opening);
         let layer = RateLimitLayer::builder()
             .policy(policy.key(Global))
-            .headers(Headers::draft11().and(Headers::draft06()))
+            .headers(Headers::draft11().with(Headers::draft06()))
             .clock(clock)
             .build()
             .expect("the settings are valid");
@@ -1218,11 +1218,11 @@ fn every_family() -> Headers {
         Headers::legacy().names(name("limit"), name("remaining"), name("reset"))
     };
     Headers::draft11()
-        .and(Headers::draft06())
-        .and(Headers::discord())
-        .and(renamed("delta").reset(ResetFormat::DeltaSeconds))
-        .and(renamed("seconds").reset(ResetFormat::EpochSeconds))
-        .and(renamed("millis").reset(ResetFormat::EpochMillis))
+        .with(Headers::draft06())
+        .with(Headers::discord())
+        .with(renamed("delta").reset(ResetFormat::DeltaSeconds))
+        .with(renamed("seconds").reset(ResetFormat::EpochSeconds))
+        .with(renamed("millis").reset(ResetFormat::EpochMillis))
 }
 
 /// Traffic on any algorithm: with odd rates, long periods, and starts between ticks.
@@ -1433,7 +1433,7 @@ impl Script {
                 return ScriptedStore::failing(ErrorKind::Unavailable, "the test makes it fail");
             }
             Self::Local => CountedBy::Fallback,
-            Self::Refuse | Self::Uncounted => CountedBy::Nobody,
+            Self::Refuse | Self::Uncounted => CountedBy::Uncounted,
             _ => CountedBy::Shared,
         };
         ScriptedStore::new(move |charges| {

@@ -107,7 +107,7 @@ async fn rejections_carry_no_reason_by_default() {
 
 #[tokio::test]
 async fn reason_is_a_code_without_names() {
-    let headers = Headers::legacy().and(Headers::reason());
+    let headers = Headers::legacy().with(Headers::reason());
     for (row, headers) in rejections(headers).await {
         assert_eq!(headers[REASON], row.3, "{row:?}");
         if row.2 == 429 {
@@ -119,7 +119,7 @@ async fn reason_is_a_code_without_names() {
 
 #[tokio::test]
 async fn reason_has_the_policy_only_if_the_operator_chooses_so() {
-    for (row, headers) in rejections(Headers::reason_with_policy().and(Headers::reason())).await {
+    for (row, headers) in rejections(Headers::reason_with_policy().with(Headers::reason())).await {
         let value = headers[REASON].to_str().expect("visible ASCII");
         let item: Item = Parser::new(value).parse().expect("a structured field");
         let BareItem::Token(code) = &item.bare_item else {

@@ -215,7 +215,7 @@ async fn inner_layer_that_does_not_count_leaves_the_outer_decision() {
 async fn handler_sees_that_the_shared_store_is_away() {
     for (counted_by, is_degraded) in [
         (CountedBy::Fallback, true),
-        (CountedBy::Nobody, true),
+        (CountedBy::Uncounted, true),
         (CountedBy::Shared, false),
     ] {
         let store = ScriptedStore::new(move |charges| {

@@ -366,7 +366,7 @@ fn unavailable_but(first: Outcome) -> ScriptedStore {
         let names = charges.iter().map(|charge| *charge.policy().name());
         let states = names.zip(outcomes);
         let states = states.map(|(name, outcome)| PolicyState::uncounted(name, outcome));
-        StoreFuture::ready(Ok(Decision::new(CountedBy::Nobody, START, states)))
+        StoreFuture::ready(Ok(Decision::new(CountedBy::Uncounted, START, states)))
     })
 }
 

@@ -520,9 +520,9 @@ fn shed_decisions_take_the_outage_choice_and_are_no_evidence_against_the_store()
                     panic!("no wait after the store has answered");
                 };
                 let expected = match choice {
-                    OnOutage::Allow => (Outcome::Allowed, CountedBy::Nobody),
+                    OnOutage::Allow => (Outcome::Allowed, CountedBy::Uncounted),
                     OnOutage::Local => (Outcome::Allowed, CountedBy::Fallback),
-                    _ => (Outcome::Unavailable, CountedBy::Nobody),
+                    _ => (Outcome::Unavailable, CountedBy::Uncounted),
                 };
                 assert_eq!((decision.outcome(), decision.counted_by()), expected);
             }

@@ -241,7 +241,7 @@ async fn lists_let_pass_and_refuse() {
 // Reproducer: whoever sent a header of a deny list twice was not denied, and reached handlers that take the first.
 #[test]
 fn key_that_stands_there_twice_resembles_those_of_a_list() {
-    use Match::{Exact, Miss, Possible};
+    use Match::{Ambiguous, Exact, Miss};
     let by_header = || ApiKey::header("x-key");
     let keys = || [Key::secret("leaked")];
     let listed: [(&str, Arc<dyn Matcher>); 6] = [
@@ -275,8 +275,8 @@ fn key_that_stands_there_twice_resembles_those_of_a_list() {
             (&[][..], Miss),
             (&["other"], Miss),
             (&["leaked"], if which == "second" { Miss } else { Exact }),
-            (&["leaked", "leaked"], Possible),
-            (&["leaked", "other"], Possible),
+            (&["leaked", "leaked"], Ambiguous),
+            (&["leaked", "other"], Ambiguous),
         ] {
             let mut parts = head("/");
             for value in values {
@@ -382,14 +382,14 @@ fn other_spellings_of_a_path_do_not_get_its_exception() {
     for path in &SPELLINGS[1..] {
         assert_eq!(
             exact.matches(&RequestHead::new(&head(path))),
-            Match::Possible,
+            Match::Ambiguous,
             "{path}"
         );
         let only_the_slash = *path == "/admin/login/";
         let expected = if only_the_slash {
             Match::Exact
         } else {
-            Match::Possible
+            Match::Ambiguous
         };
         assert_eq!(
             below.matches(&RequestHead::new(&head(path))),
@@ -421,7 +421,7 @@ fn other_spellings_of_a_path_do_not_get_its_exception() {
         let statics = PathPattern::prefix("/static");
         assert_eq!(
             statics.matches(&RequestHead::new(&head(path))),
-            Match::Possible,
+            Match::Ambiguous,
             "{path}"
         );
     }
@@ -429,10 +429,10 @@ fn other_spellings_of_a_path_do_not_get_its_exception() {
 
 #[test]
 fn patterns_match_as_in_their_table() {
-    use Match::{Exact, Miss, Possible};
+    use Match::{Ambiguous, Exact, Miss};
     for (matcher, path, likeness) in [
         (PathPattern::new("/"), "/", Exact),
-        (PathPattern::new("/"), "//", Possible),
+        (PathPattern::new("/"), "//", Ambiguous),
         (PathPattern::new("/"), "/x", Miss),
         (
             PathPattern::new("/users/{id}/files"),
@@ -462,27 +462,27 @@ fn patterns_match_as_in_their_table() {
         (
             PathPattern::new("/users/{id}/files"),
             "/users/7/files/",
-            Possible,
+            Ambiguous,
         ),
         (
             PathPattern::new("/users/{id}/files"),
             "/users/%37/files",
-            Possible,
+            Ambiguous,
         ),
         (
             PathPattern::new("/users/{id}/files"),
             "/users/a;b/files",
-            Possible,
+            Ambiguous,
         ),
         (
             PathPattern::new("/users/{id}/files"),
             "/users/a%2Fb/files",
-            Possible,
+            Ambiguous,
         ),
         (
             PathPattern::new("/users/{id}/files"),
             "/users//files",
-            Possible,
+            Ambiguous,
         ),
         (PathPattern::new("/users/{id}/files"), "/users/files", Miss),
         (
@@ -497,15 +497,15 @@ fn patterns_match_as_in_their_table() {
         (PathPattern::new("/static/{*rest}"), "/static/a/", Exact),
         (PathPattern::new("/static/{*rest}"), "/static", Miss),
         (PathPattern::new("/static/{*rest}"), "/static/", Miss),
-        (PathPattern::new("/static/{*rest}"), "/static//", Possible),
+        (PathPattern::new("/static/{*rest}"), "/static//", Ambiguous),
         (PathPattern::prefix("/api"), "/api", Exact),
         (PathPattern::prefix("/api"), "/api/", Exact),
         (PathPattern::prefix("/api"), "/api/x", Exact),
         (PathPattern::prefix("/api"), "/apis", Miss),
-        (PathPattern::prefix("/api"), "/API/x", Possible),
+        (PathPattern::prefix("/api"), "/API/x", Ambiguous),
         (PathPattern::prefix("/"), "/anything/at/all", Exact),
         (PathPattern::new("/login/"), "/login/", Exact),
-        (PathPattern::new("/login/"), "/login", Possible),
+        (PathPattern::new("/login/"), "/login", Ambiguous),
         (
             PathPattern::new("/.well-known/acme"),
             "/.well-known/acme",
@@ -535,7 +535,7 @@ fn path_too_long_to_look_into_resembles_everything_and_a_plain_one_never_is() {
     );
     assert_eq!(
         login.matches(&RequestHead::new(&head(&format!("/{long}%41")))),
-        Match::Possible
+        Match::Ambiguous
     );
     assert_eq!(
         login.matches(&RequestHead::new(&head(&format!("/{}%41", &long[..2_044])))),
@@ -543,13 +543,13 @@ fn path_too_long_to_look_into_resembles_everything_and_a_plain_one_never_is() {
     );
     assert_eq!(
         login.matches(&RequestHead::new(&head(&format!("/{}%41", &long[..2_045])))),
-        Match::Possible
+        Match::Ambiguous
     );
     let deep = "/x".repeat(101);
     assert_eq!(login.matches(&RequestHead::new(&head(&deep))), Match::Miss);
     assert_eq!(
         login.matches(&RequestHead::new(&head(&format!("{deep}%41")))),
-        Match::Possible
+        Match::Ambiguous
     );
     assert_eq!(
         login.matches(&RequestHead::new(&head(&format!("{}%41", &deep[2..])))),
@@ -701,7 +701,7 @@ fn head_resembles_get_and_other_methods_nothing() {
     for (method, likeness) in [
         (Method::GET, Match::Exact),
         (Method::OPTIONS, Match::Exact),
-        (Method::HEAD, Match::Possible),
+        (Method::HEAD, Match::Ambiguous),
         (Method::POST, Match::Miss),
     ] {
         let mut parts = head("/");
@@ -714,7 +714,7 @@ fn head_resembles_get_and_other_methods_nothing() {
 
 #[test]
 fn host_is_found_in_uri_and_header_without_port_and_in_any_case() {
-    use Match::{Exact, Miss, Possible};
+    use Match::{Ambiguous, Exact, Miss};
     for (host, uri, headers, likeness) in [
         ("api.example.com", "/", &["api.example.com"][..], Exact),
         ("api.example.com", "/", &["API.Example.com:8080"], Exact),
@@ -733,13 +733,13 @@ fn host_is_found_in_uri_and_header_without_port_and_in_any_case() {
             "api.example.com",
             "http://api.example.com/",
             &["www.example.com"],
-            Possible,
+            Ambiguous,
         ),
         (
             "api.example.com",
             "/",
             &["www.example.com", "api.example.com"],
-            Possible,
+            Ambiguous,
         ),
         ("*.example.com", "/", &["a.example.com"], Exact),
         ("*.example.com", "/", &["a.b.EXAMPLE.com:1"], Exact),
@@ -790,7 +790,7 @@ fn header_is_there_or_has_a_value() {
         (&["Free"], true, Match::Miss),
         (&[""], true, Match::Miss),
         (&["free", "free"], true, Match::Exact),
-        (&["free", "pro"], true, Match::Possible),
+        (&["free", "pro"], true, Match::Ambiguous),
     ] {
         let mut parts = head("/");
         for value in values {
@@ -811,7 +811,7 @@ fn header_is_there_or_has_a_value() {
 
 #[test]
 fn doubt_stays_unless_the_other_part_settles_it() {
-    let all = [Match::Miss, Match::Possible, Match::Exact];
+    let all = [Match::Miss, Match::Ambiguous, Match::Exact];
     let parts = head("/");
     for first in all {
         let not = Fixed(first).not().matches(&RequestHead::new(&parts));

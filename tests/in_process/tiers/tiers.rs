@@ -207,7 +207,7 @@ fn policy_under_a_tier_keeps_all_but_its_quota() {
 async fn tiers_expire_and_absent_tiers_expire_sooner() {
     let clock = clock();
     let lookups = Lookups::default();
-    let cache = lookups.cache(|builder| builder.clock(clock.clone()).stale_for(Duration::ZERO));
+    let cache = lookups.cache(|builder| builder.clock(clock.clone()).serve_stale(Duration::ZERO));
     let app = layer([api().tier_cache(cache)]).layer(service_fn(fine));
     lookups.answer(Ok(None));
     assert_eq!(limit(&app, "ada").await, 10);
@@ -315,13 +315,13 @@ async fn stale_tier_is_served_at_once_while_one_lookup_runs_behind() {
 
 #[tokio::test(start_paused = true)]
 async fn tier_is_served_stale_up_to_its_bound_and_waited_for_then() {
-    for (stale_for, bound) in [(None, 60), (Some(5), 5), (Some(0), 0)] {
+    for (serve_stale, bound) in [(None, 60), (Some(5), 5), (Some(0), 0)] {
         let clock = clock();
         let lookups = Lookups::default();
         let cache = lookups.cache(|builder| {
             let builder = builder.clock(clock.clone());
-            match stale_for {
-                Some(seconds) => builder.stale_for(Duration::from_secs(seconds)),
+            match serve_stale {
+                Some(seconds) => builder.serve_stale(Duration::from_secs(seconds)),
                 None => builder,
             }
         });
@@ -350,7 +350,7 @@ async fn refresh_that_fails_leaves_the_stale_tier_until_its_bound_and_is_tried_o
     let lookups = Lookups::default();
     let cache = lookups.cache(|builder| {
         let builder = builder.clock(clock.clone());
-        builder.last_known_for(Duration::ZERO)
+        builder.serve_last_known(Duration::ZERO)
     });
     let app = layer([api().tier_cache(cache.clone())]).layer(service_fn(fine));
     assert_eq!(limit(&app, "ada").await, 100);
@@ -411,8 +411,8 @@ async fn cache_can_be_set_to_trust_nothing_that_is_old() {
     let cache = lookups.cache(|builder| {
         builder
             .clock(clock.clone())
-            .stale_for(Duration::ZERO)
-            .last_known_for(Duration::ZERO)
+            .serve_stale(Duration::ZERO)
+            .serve_last_known(Duration::ZERO)
     });
     let app = layer([api().tier_cache(cache)]).layer(service_fn(fine));
     assert_eq!(limit(&app, "ada").await, 100);
@@ -630,7 +630,9 @@ fn cache_of_nothing_or_for_no_time_is_refused() {
         ("negative_ttl", |builder| {
             builder.negative_ttl(Duration::ZERO)
         }),
-        ("retry_after", |builder| builder.retry_after(Duration::ZERO)),
+        ("retry_failed_after", |builder| {
+            builder.retry_failed_after(Duration::ZERO)
+        }),
         ("deadline", |builder| builder.deadline(Duration::ZERO)),
     ];
     for (name, change) in changes {

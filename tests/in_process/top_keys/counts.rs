@@ -316,7 +316,7 @@ fn request_that_no_limit_denied_is_not_recorded() {
     let charges = [policy.charge(Key::new("ada"))];
     for outcome in [Outcome::Allowed, Outcome::Unavailable] {
         let state = PolicyState::uncounted(*policy.name(), outcome);
-        let decision = Decision::new(CountedBy::Nobody, START, [state]);
+        let decision = Decision::new(CountedBy::Uncounted, START, [state]);
         top_keys.record_denied(&charges, &decision);
     }
     assert!(top_keys.snapshot().policies().is_empty());

@@ -215,7 +215,7 @@ fn with_headers() -> [Row; 7] {
         row(
             "tollgate: allowed, draft 11 and legacy, 5 headers",
             200,
-            || tollgate(plenty().headers(Headers::draft11().and(Headers::legacy()))),
+            || tollgate(plenty().headers(Headers::draft11().with(Headers::legacy()))),
         ),
     ]
 }
