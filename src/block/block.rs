@@ -98,7 +98,7 @@ impl Block {
         self.target.validate()
     }
 
-    /// Returns the block as it is in force from `now` on.
+    /// Returns the block as it is active from `now` on.
     #[must_use]
     pub fn begin(&self, now: Timestamp) -> ActiveBlock {
         ActiveBlock {
@@ -154,7 +154,7 @@ impl BlockTarget {
 
 // === ActiveBlock ===
 
-/// A block that is in force.
+/// An active block.
 ///
 /// Times are by the wall clock in [`RateLimiter::blocks`](crate::RateLimiter::blocks), and else by the clock of the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -166,7 +166,7 @@ pub struct ActiveBlock {
 }
 
 impl ActiveBlock {
-    /// Creates a block that is in force, for a custom [`Store`](crate::store::Store).
+    /// Creates a block that is active, for a custom [`Store`](crate::store::Store).
     #[must_use]
     pub fn new(
         target: BlockTarget,

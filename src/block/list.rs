@@ -91,7 +91,7 @@ impl BlockList {
         self.with_block(policy, key, ActiveBlock::clone)
     }
 
-    /// Reads from the block in force that applies to this policy, and ends last.
+    /// Reads from the active block that applies to this policy, and ends last.
     fn with_block<T>(
         &self,
         policy: &Policy,
@@ -105,11 +105,11 @@ impl BlockList {
         let now = self.clock.now();
         let targets = [None, Some(policy)].map(|policy| BlockTarget::new(*key, policy));
         let found = targets.iter().filter_map(|target| blocks.get(target));
-        let in_force = found.filter(|block| block.until() > now);
-        in_force.max_by_key(|block| block.until()).map(read)
+        let active = found.filter(|block| block.until() > now);
+        active.max_by_key(|block| block.until()).map(read)
     }
 
-    /// Returns the blocks in force with times by the wall clock, those that end first at the front.
+    /// Returns the active blocks with times by the wall clock, those that end first at the front.
     #[must_use]
     pub fn active(&self) -> Vec<ActiveBlock> {
         let now = self.clock.now();
@@ -135,7 +135,7 @@ impl BlockList {
         }
     }
 
-    /// Adds a block that is in force. Replaces one of the same target.
+    /// Adds a block that is active. Replaces one of the same target.
     ///
     /// # Errors
     ///
@@ -152,7 +152,7 @@ impl BlockList {
         self.update([(*target, None)]);
     }
 
-    /// Makes changes in their order: each target gets a block that is in force, or loses its block. Returns the number of
+    /// Makes changes in their order: each target gets a block that is active, or loses its block. Returns the number of
     /// blocks for which there was no room.
     pub fn update(
         &self,
@@ -187,7 +187,7 @@ impl BlockList {
         left_out
     }
 
-    /// Replaces all blocks by those of the shared store that are in force. Returns the number of blocks for which there
+    /// Replaces all blocks by those of the shared store that are active. Returns the number of blocks for which there
     /// was no room.
     pub fn replace(&self, blocks: impl IntoIterator<Item = ActiveBlock>) -> usize {
         let now = self.clock.now();

@@ -26,7 +26,7 @@ use crate::{
 use crate::remote::RedisStoreBuilder;
 
 #[cfg(feature = "reload")]
-use crate::middleware::in_force::{InForce, Replaceable};
+use crate::middleware::current_rules::{CurrentRules, Replaceable};
 #[cfg(feature = "top-keys")]
 use crate::top_keys::TopKeys;
 
@@ -255,7 +255,7 @@ impl RateLimitLayerBuilder {
     #[cfg(feature = "reload")]
     pub(crate) fn build_replaceable(self) -> Result<(RateLimitLayer, Arc<Replaceable>), Error> {
         let replaceable = Arc::new(Replaceable::new(self.build_admission()?));
-        let rules = InForce::Replaceable(Arc::clone(&replaceable));
+        let rules = CurrentRules::Replaceable(Arc::clone(&replaceable));
         Ok((RateLimitLayer { rules }, replaceable))
     }
 

@@ -129,7 +129,7 @@ pub(super) async fn unblock(
     Ok(done())
 }
 
-/// Returns the blocks in force; those that are known, if the store does not answer. Their keys are shown as they are counted,
+/// Returns the active blocks; those that are known, if the store does not answer. Their keys are shown as they are counted,
 /// so this needs write access.
 pub(super) async fn blocks(State(shared): State<Arc<Shared>>) -> Result {
     let limiter = shared.watched.limiter();

@@ -129,7 +129,7 @@
 //!
 //! | request | access | body | response |
 //! |---|---|---|---|
-//! | `GET /api/rules` | read | | the versions of the rules, and why the latest one was refused; if the source is unavailable, only the version in force |
+//! | `GET /api/rules` | read | | the versions of the rules, and why the latest one was refused; if the source is unavailable, only the current version |
 //! | `GET /api/rules/{number}` | read | | a version with its text |
 //! | `POST /api/rules/push` | write | `text`, `format`, `replacing`, `comment` | the new version; 422 with all faults; 409 if `replacing` is not the `latest` version of `GET /api/rules`, which may have been refused here |
 //! | `POST /api/rules/roll-back` | write | `version` | the new version, with the text of the old one |

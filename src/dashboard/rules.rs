@@ -28,7 +28,7 @@ use super::{
     shared::Shared,
 };
 
-/// Returns the versions, without their texts. If the source is unavailable, only the one in force.
+/// Returns the versions, without their texts. If the source is unavailable, only the current one.
 pub(super) async fn versions(State(shared): State<Arc<Shared>>) -> Result {
     let rules = handle(&shared)?;
     let (history, source_error) = match rules.history().await {
@@ -100,7 +100,7 @@ pub(super) async fn push(
     Ok(changed(&version, &access))
 }
 
-/// Puts an earlier version in force again, as a new version.
+/// Applies an earlier version again, as a new version.
 pub(super) async fn roll_back(
     State(shared): State<Arc<Shared>>,
     Extension(access): Extension<Access>,
@@ -172,7 +172,7 @@ impl From<ReloadError> for ApiError {
 
 #[derive(Serialize)]
 struct Versions {
-    /// The number of the version in force.
+    /// The number of the current version.
     present: u64,
     /// The number of the version that a push replaces: the latest one that is stored, also if it was refused here.
     latest: u64,
@@ -180,7 +180,7 @@ struct Versions {
     can_push: bool,
     /// Why the latest rules of the source were refused.
     last_error: Option<String>,
-    /// Why only the version in force is known.
+    /// Why only the current version is known.
     source_error: Option<String>,
     /// From the latest.
     versions: Vec<VersionState>,

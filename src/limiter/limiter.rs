@@ -401,7 +401,7 @@ impl RateLimiter {
     ///
     /// - The error of [`Block::validate`].
     /// - [`ErrorKind::InvalidConfig`] if the store cannot block keys.
-    /// - [`ErrorKind::Unavailable`] while Redis is unavailable, if 100,000 blocks are in force, or if Redis keeps 200,000
+    /// - [`ErrorKind::Unavailable`] while Redis is unavailable, if 100,000 blocks are active, or if Redis keeps 200,000
     ///   with those that ended within the last hour. Then nothing is blocked.
     /// - The error of the store.
     pub fn block(&self, block: Block) -> StoreFuture<()> {
@@ -423,7 +423,7 @@ impl RateLimiter {
         }
     }
 
-    /// Returns the blocks in force, as far as this instance knows them. Those that end first are at the front.
+    /// Returns the active blocks, as far as this instance knows them. Those that end first are at the front.
     ///
     /// After [`refresh_blocks`](Self::refresh_blocks) they are all blocks of the store.
     #[must_use]

@@ -16,7 +16,7 @@ use crate::{
 #[cfg(feature = "dashboard")]
 use crate::rules::Rule;
 
-use super::{admission::Admission, in_force::InForce, service::RateLimit};
+use super::{admission::Admission, current_rules::CurrentRules, service::RateLimit};
 
 #[cfg(feature = "explain")]
 use http::request::Parts;
@@ -43,7 +43,7 @@ use super::explanation::RequestExplanation;
 /// ```
 #[derive(Clone, Debug)]
 pub struct RateLimitLayer {
-    pub(crate) rules: InForce,
+    pub(crate) rules: CurrentRules,
 }
 
 impl RateLimitLayer {
@@ -120,7 +120,7 @@ impl RateLimitLayer {
         Some(rule.mode.get().rollout())
     }
 
-    /// Returns the rules in force.
+    /// Returns the current rules.
     #[cfg(feature = "dashboard")]
     pub(crate) fn present_rules(&self) -> Arc<[Rule]> {
         Arc::clone(&self.rules.load().rules)
@@ -167,7 +167,7 @@ impl RateLimitLayer {
 
     pub(crate) fn with(admission: Admission) -> Self {
         Self {
-            rules: InForce::Fixed(Arc::new(admission)),
+            rules: CurrentRules::Fixed(Arc::new(admission)),
         }
     }
 }

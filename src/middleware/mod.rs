@@ -158,13 +158,13 @@
 pub(crate) mod actual_cost;
 pub(crate) mod admission;
 mod body;
+pub(crate) mod current_rules;
 #[cfg(feature = "explain")]
 mod explanation;
 #[cfg(feature = "axum")]
 mod extractors;
 mod first_decision;
 pub(crate) mod future;
-pub(crate) mod in_force;
 mod info;
 pub(crate) mod layer;
 mod missing;

@@ -12,22 +12,22 @@ use tower::Service;
 use super::{
     admission::Admission,
     body::ResponseBody,
+    current_rules::CurrentRules,
     future::{LimitFuture, Step},
-    in_force::InForce,
 };
 
 /// A service whose requests are limited. Made by [`RateLimitLayer`](crate::RateLimitLayer).
 #[derive(Clone, Debug)]
 pub struct RateLimit<S> {
     inner: S,
-    rules: InForce,
+    rules: CurrentRules,
 }
 
 /// Future of [`RateLimit`].
 pub type ResponseFuture<S, A> = LimitFuture<S, Request<A>, Arc<Admission>>;
 
 impl<S> RateLimit<S> {
-    pub(super) fn new(inner: S, rules: InForce) -> Self {
+    pub(super) fn new(inner: S, rules: CurrentRules) -> Self {
         Self { inner, rules }
     }
 }

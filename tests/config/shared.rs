@@ -293,7 +293,7 @@ async fn version_in_an_unknown_format_is_refused_and_an_earlier_one_is_rolled_ba
     assert!(one.rules.last_error().is_none());
 }
 
-// Regression: a roll back replaced the version in force, and so was a conflict with the refused one after it.
+// Regression: a roll back replaced the current version, and so was a conflict with the refused one after it.
 #[tokio::test]
 async fn refused_version_is_rolled_back_from() {
     let server = Server::start();
@@ -441,11 +441,11 @@ async fn rules_stay_while_redis_is_down_and_new_ones_are_taken_when_it_is_back()
     let unreachable = |lines: &[String]| {
         let lines = lines.iter();
         lines
-            .filter(|line| line.contains("rules cannot be read, those in force stay"))
+            .filter(|line| line.contains("rules cannot be read, the current rules stay"))
             .count()
     };
     assert_eq!(unreachable(&logged()), 2, "once for each layer");
-    // It has lost the rules, and they stay in force.
+    // It has lost the rules, and they stay current.
     server.restart();
     for instance in [&mut one, &mut other] {
         assert_eq!(
@@ -973,7 +973,7 @@ async fn author_and_format_in_redis_cannot_write_log_lines_of_their_own() {
 
 // Regression: a text of any length was read by every instance.
 #[tokio::test]
-async fn stored_rules_that_are_too_long_are_not_read_and_those_in_force_stay() {
+async fn stored_rules_that_are_too_long_are_not_read_and_the_current_rules_stay() {
     let server = Server::start();
     let mut instance = Instance::start(server.url());
     instance

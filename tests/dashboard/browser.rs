@@ -132,7 +132,7 @@ async fn operator_sees_numbers_move_finds_keys_and_stops_limits_in_a_browser() {
 
         // Rules with a fault, better ones, what they change, and back.
         page.until(
-            "document.getElementById('rules-note').textContent.startsWith('Version 1 is in force')",
+            "document.getElementById('rules-note').textContent.startsWith('Version 1 is current')",
         );
         page.until("document.getElementById('rules-text').value.includes('3/hour')");
         page.evaluate("document.getElementById('rules-editor').open = true");

@@ -59,7 +59,7 @@ async fn every_path_responds_in_time_while_redis_does_not() {
             assert!(!is_fault, "{path}: {reply}");
         }
     }
-    // The version in force is known without Redis.
+    // The current version is known without Redis.
     let rules = get(&router, "/api/rules").await;
     assert!(rules["source_error"].is_string(), "{rules}");
     assert_eq!(rules["versions"][0]["number"], rules["present"]);

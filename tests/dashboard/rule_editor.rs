@@ -56,7 +56,7 @@ async fn rules_of_another_operator_are_not_overwritten_unseen() {
         submit(&mut page, "rules-form");
         confirm(&mut page);
         page.until(&format!(
-            "{} === 'Version 4 is in force.'",
+            "{} === 'Version 4 is current.'",
             text_of("rules-message")
         ));
         page.until("policies.textContent.includes('5 an hour')");
@@ -119,7 +119,7 @@ async fn stored_rules_that_were_refused_are_replaced_on_the_page() {
         );
         confirm(&mut page);
         page.until(&format!(
-            "{} === 'Version 3 is in force.'",
+            "{} === 'Version 3 is current.'",
             text_of("rules-message")
         ));
         page.until("policies.textContent.includes('6 an hour')");

@@ -82,7 +82,7 @@ async fn rules_are_pushed_and_rolled_back_and_requests_follow() {
 }
 
 #[tokio::test]
-async fn rules_that_cannot_be_in_force_are_refused_with_the_place_of_the_fault() {
+async fn rules_that_cannot_be_used_are_refused_with_the_place_of_the_fault() {
     let (layer, rules) = reloading();
     let router: Router = guarded(Dashboard::builder(&layer).rules(&rules)).router();
     let first = rules.version().number();
@@ -115,7 +115,7 @@ async fn rules_that_cannot_be_in_force_are_refused_with_the_place_of_the_fault()
     assert_eq!(rules.version().number(), first);
 }
 
-// Regression: the page could only name the version in force, so every push after a refusal was a conflict.
+// Regression: the page could only name the current version, so every push after a refusal was a conflict.
 #[tokio::test]
 async fn rules_are_replaced_after_a_version_that_was_refused_here() {
     let server = Server::start();

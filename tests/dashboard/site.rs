@@ -73,7 +73,7 @@ impl Site {
         Handle::current().block_on(call(&self.layer, caller))
     }
 
-    /// Puts other rules in force, as another operator does.
+    /// Applies other rules, as another operator does.
     pub(super) fn replace(&self, text: &str) {
         let new = NewRules::new(Format::Yaml, text);
         let pushed = Handle::current().block_on(self.rules.push(new));

@@ -6,7 +6,7 @@ use crate::{
     builder::RateLimitLayerBuilder,
     clock::Clock,
     error::{Error, ErrorKind},
-    middleware::{in_force::Replaceable, layer::RateLimitLayer},
+    middleware::{current_rules::Replaceable, layer::RateLimitLayer},
     store::RulesId,
 };
 

@@ -6,7 +6,7 @@ use crate::error::Error;
 
 use super::super::fault::RuleSetError;
 
-/// The reason why rules were not replaced. The rules in force stay.
+/// The reason why rules were not replaced. The current rules stay.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum ReloadError {

@@ -9,7 +9,7 @@
 //!
 //! Folders are watched and not the file: an editor that writes a new file and renames it leaves a watch on the old one.
 //! Kubernetes replaces a link beside the file (`..data`), which is an event of the folder too. Every event leads to a read,
-//! whatever it is about, and a text that is in force already changes nothing.
+//! whatever it is about, and a text that is current already changes nothing.
 //!
 //! # Why is a rule file read until two reads are equal?
 //!

@@ -36,19 +36,19 @@ impl RulesHandle {
         }
     }
 
-    /// Returns the rules in force, and the latest refusal.
+    /// Returns the current rules, and the latest refusal.
     #[must_use]
     pub fn state(&self) -> RulesState {
         self.state.borrow().clone()
     }
 
-    /// Returns the version in force, with its text.
+    /// Returns the current version, with its text.
     #[must_use]
     pub fn version(&self) -> RuleVersion {
         self.state.borrow().version.clone()
     }
 
-    /// Returns why the latest rules of the source were refused; `None` if they are in force.
+    /// Returns why the latest rules of the source were refused; `None` if they are current.
     #[must_use]
     pub fn last_error(&self) -> Option<ReloadError> {
         self.state.borrow().last_error.clone()
@@ -62,11 +62,11 @@ impl RulesHandle {
         self.state.clone()
     }
 
-    /// Returns the last ten versions that were in force, from the oldest; the last one is in force.
+    /// Returns the last ten versions that were current, from the oldest; the last one is current.
     ///
     /// Those of a file, and those in process, are the versions that this process has had. Those in Redis are the same for all
     /// instances; the initial rules are not among them, and neither is a version in a format that this tollgate does not know.
-    /// If the last one was [refused](Self::last_error) here, an earlier one is in force.
+    /// If the last one was [refused](Self::last_error) here, an earlier one is current.
     ///
     /// # Errors
     ///
@@ -100,8 +100,8 @@ impl RulesHandle {
     ///
     /// # Errors
     ///
-    /// - [`ReloadError::Rules`] and [`ReloadError::Layer`] for rules that cannot be in force. Nothing was pushed.
-    /// - [`ReloadError::Conflict`] if another version is in force than the one that they [replace](NewRules::replacing).
+    /// - [`ReloadError::Rules`] and [`ReloadError::Layer`] for rules that cannot be used. Nothing was pushed.
+    /// - [`ReloadError::Conflict`] if another version is current than the one that they [replace](NewRules::replacing).
     /// - [`ReloadError::Source`] for rules from a file, which is changed by editing it; if Redis does not store them; or if the
     ///   layer was dropped. After a timeout they may have been stored.
     pub async fn push(&self, rules: NewRules) -> Result<RuleVersion, ReloadError> {

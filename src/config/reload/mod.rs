@@ -11,13 +11,13 @@
 //! # Guarantees
 //!
 //! - A request ends under the rules that it began with, with its headers, slots and settlements. No request fails or waits
-//!   because of a swap: it reads the rules in force without a lock.
+//!   because of a swap: it reads the current rules without a lock.
 //! - Counts stay. A limit that changes neither locks a key out nor lets it off: what a key has used is converted, as the
 //!   [algorithm](crate::algorithm) describes.
 //! - A set is taken as a whole or refused as a whole. A refused one is reported once, with the text of
-//!   [`RuleSetError`](crate::config::RuleSetError), and the rules in force stay.
+//!   [`RuleSetError`](crate::config::RuleSetError), and the current rules stay.
 //! - A new text is parsed on a thread for blocking work, one at a time. Neither requests nor calls of the handle that look at
-//!   the rules wait for that. Stored rules that are too long, or cannot be read, leave those in force.
+//!   the rules wait for that. Stored rules that are too long, or cannot be read, leave the current rules.
 //! - A mode or rollout that was [set while the service runs](crate::RateLimitLayer::set_rule_mode) stays, unless the new set
 //!   has another one written than the old set. The mode of the layer always stays.
 //!
@@ -29,7 +29,7 @@
 //! reads anyway; if a connection dies in silence, a new set is taken within that interval and 5 seconds more.
 //!
 //! A push replaces the version that its author has seen, or fails with a [conflict](ReloadError::Conflict). While Redis is down,
-//! nothing can be pushed and the rules in force stay. They also stay if Redis loses them, until the next push.
+//! nothing can be pushed and the current rules stay. They also stay if Redis loses them, until the next push.
 //!
 //! # What begins anew
 //!
@@ -49,7 +49,7 @@
 //!     let state = changes.borrow_and_update().clone();
 //!     match state.last_error() {
 //!         Some(error) => println!("refused: {error}"),
-//!         None => println!("version {} is in force", state.version().number()),
+//!         None => println!("version {} is current", state.version().number()),
 //!     }
 //! }
 //! # Ok(())

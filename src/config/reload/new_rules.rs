@@ -61,7 +61,7 @@ impl NewRules {
 
     /// Sets the version that the rules replace: if another one is stored by then, nothing is replaced.
     ///
-    /// Default: the version in force in this process. Set it to the version that the author has seen and edited.
+    /// Default: the current version in this process. Set it to the version that the author has seen and edited.
     pub fn replacing(mut self, version: u64) -> Self {
         self.replaced = Some(version);
         self

@@ -8,7 +8,7 @@ use crate::{
     builder::RateLimitLayerBuilder,
     clock::Clock,
     diagnosis::log,
-    middleware::in_force::Replaceable,
+    middleware::current_rules::Replaceable,
     store::RulesId,
     task::{Mutex, spawn},
 };
@@ -46,14 +46,14 @@ pub(super) struct Reloader {
 /// The versions that a reloader has taken, and the text that it has refused.
 #[derive(Debug)]
 struct TakenVersions {
-    /// The latest versions that were in force, from the oldest.
+    /// The latest versions that were current, from the oldest.
     history: VecDeque<RuleVersion>,
     /// What was refused last, `None` if it could not be read, and why.
     refused: Option<(Option<RuleVersion>, ReloadError)>,
 }
 
 impl Reloader {
-    /// Returns a reloader of a layer that was built by `template` and has this version in force.
+    /// Returns a reloader of a layer that was built by `template` and has this current version.
     pub(super) fn new(
         (template, reader): (RateLimitLayerBuilder, RuleSetReader),
         origin: RuleOrigin,
@@ -83,12 +83,12 @@ impl Reloader {
         self.state.subscribe()
     }
 
-    /// Returns the latest versions that were in force in this process, from the oldest.
+    /// Returns the latest versions that were current in this process, from the oldest.
     pub(super) fn history(&self) -> Vec<RuleVersion> {
         self.progress.lock().history.iter().cloned().collect()
     }
 
-    /// Returns the number of the version in force.
+    /// Returns the number of the current version.
     pub(super) fn number(&self) -> u64 {
         self.state.borrow().version.number()
     }
@@ -103,7 +103,7 @@ impl Reloader {
 
     // === Text that was read ===
 
-    /// Returns whether what was read is in force or was refused already.
+    /// Returns whether what was read is current or was refused already.
     pub(super) fn is_known(&self, read: &Result<(Format, String), RuleSetError>) -> bool {
         let progress = self.progress.lock();
         let state = self.state.borrow();
@@ -148,7 +148,7 @@ impl Reloader {
         self.take_parsed(new, parsed).map(drop)
     }
 
-    /// Returns the version that a text which was read is; `None` if it is in force.
+    /// Returns the version that a text which was read is; `None` if it is current.
     ///
     /// # Errors
     ///
@@ -255,7 +255,7 @@ impl Reloader {
         self.refuse(&mut self.progress.lock(), None, error)
     }
 
-    /// Checks that rules could be in force.
+    /// Checks that rules could be used.
     ///
     /// # Errors
     ///
@@ -274,7 +274,7 @@ impl Reloader {
 
     // === Outcomes ===
 
-    /// Replaces the rules in force.
+    /// Replaces the current rules.
     fn swap(
         &self,
         progress: &mut TakenVersions,
@@ -319,7 +319,7 @@ impl Reloader {
         if self.set_error(Some(error.clone())) {
             log::event!(
                 WARN,
-                "rules refused, those in force stay",
+                "rules refused, the current rules stay",
                 source = self.origin.name(),
                 version = self.number(),
                 error = error,
@@ -336,7 +336,7 @@ impl Reloader {
         if was_reachable {
             log::event!(
                 WARN,
-                "rules cannot be read, those in force stay",
+                "rules cannot be read, the current rules stay",
                 source = self.origin.name(),
                 version = self.number(),
                 error = error,

@@ -19,7 +19,7 @@ use super::{
 #[derive(Debug)]
 pub(super) struct SharedRules {
     store: Arc<dyn RuleStore>,
-    /// Held over a read or a push, and until its rules are in force: an older version never replaces a newer one.
+    /// Held over a read or a push, and until its rules are applied: an older version never replaces a newer one.
     seen: tokio::sync::Mutex<Option<RulesId>>,
 }
 
@@ -73,7 +73,7 @@ impl SharedRules {
         Ok(read)
     }
 
-    /// Stores rules as the next version. `number` is that in force.
+    /// Stores rules as the next version. `number` is that of the current version.
     ///
     /// # Errors
     ///

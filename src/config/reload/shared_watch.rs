@@ -94,7 +94,7 @@ pub(super) async fn take(reloader: &Reloader, shared: &SharedRules) -> Result<()
 ///
 /// # Errors
 ///
-/// Why they cannot be in force, were not stored, or were replaced meanwhile.
+/// Why they cannot be used, were not stored, or were replaced meanwhile.
 pub(super) async fn push(
     reloader: &Reloader,
     shared: &SharedRules,

@@ -47,7 +47,7 @@ impl RuleSource {
     /// A file that is replaced by renaming another one, written in place, deleted and made again, or reached through a
     /// symbolic link that is replaced (as in Kubernetes) is noticed at once by the events of the system, and otherwise at the
     /// next [poll](Self::poll_interval). Text that is still being written is waited for: the file must be the same for 50 ms.
-    /// While it is missing or has faults, the rules in force stay.
+    /// While it is missing or has faults, the current rules stay.
     ///
     /// A thread named `tollgate-rules` watches; it ends with the last layer and service.
     pub fn file(path: impl Into<PathBuf>) -> Self {
@@ -62,11 +62,11 @@ impl RuleSource {
     /// Reads the rules that all instances share in Redis, through the store of the layer, and takes others within a second
     /// after they are [pushed](super::RulesHandle::push).
     ///
-    /// `initial` is in force until rules are found there, or for as long as Redis has none. The rules in Redis are read by the
+    /// `initial` is used until rules are found there, or for as long as Redis has none. The rules in Redis are read by the
     /// [`reader`](Self::reader) of this source, so it needs what `initial` was read with. To begin with those in Redis, await
     /// [`RulesHandle::reload`](super::RulesHandle::reload) before the service starts. Its error is logged, and leaves the initial
-    /// rules in force: it is not a reason to end the start, because anyone who writes to Redis could cause it. While Redis is
-    /// down, the rules in force stay.
+    /// current rules: it is not a reason to end the start, because anyone who writes to Redis could cause it. While Redis is
+    /// down, the current rules stay.
     ///
     /// One key (`prefix:{!}:rules`, a hash without expiry) has the last ten versions. Each layer holds one more connection, which
     /// listens on the channel of that name. [`remote`](crate::remote#rules) lists the rights that it needs. If it cannot

@@ -1,4 +1,4 @@
-//! Versions of the rules, and which one is in force.
+//! Versions of the rules, and which one is current.
 
 use std::{fmt, sync::Arc};
 
@@ -12,7 +12,7 @@ use super::{
     error::ReloadError,
 };
 
-/// The rules in force, and the latest refusal.
+/// The current rules, and the latest refusal.
 #[derive(Clone, Debug)]
 pub struct RulesState {
     pub(super) version: RuleVersion,
@@ -21,19 +21,19 @@ pub struct RulesState {
 }
 
 impl RulesState {
-    /// Returns the version in force.
+    /// Returns the current version.
     #[must_use]
     pub fn version(&self) -> &RuleVersion {
         &self.version
     }
 
-    /// Returns the rules in force.
+    /// Returns the current rules.
     #[must_use]
     pub fn rules(&self) -> &RuleSet {
         &self.rules
     }
 
-    /// Returns why the latest rules were refused; `None` if they are in force.
+    /// Returns why the latest rules were refused; `None` if they are current.
     #[must_use]
     pub fn last_error(&self) -> Option<&ReloadError> {
         self.last_error.as_ref()
@@ -42,7 +42,7 @@ impl RulesState {
 
 // === RuleVersion ===
 
-/// A text of rules that was in force, with its author and its time. Clones are cheap.
+/// A text of rules that was current, with its author and its time. Clones are cheap.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RuleVersion {
     pub(super) id: RulesId,

@@ -20,7 +20,7 @@ export async function refreshRules(owner) {
 
 const canReplaceRules = () => page.session.can_write && page.versions.can_push;
 
-// Loads the rules in force into the editor, unless they are in it, or the operator has changed its text.
+// Loads the current rules into the editor, unless they are in it, or the operator has changed its text.
 async function refreshEditor(owner) {
   if (page.edited?.replaced !== page.versions.latest && !isEdited()) {
     const replaced = page.versions.latest;
@@ -30,7 +30,7 @@ async function refreshEditor(owner) {
   renderEditor();
 }
 
-// `replaced` is the latest version that is stored; it is not in force if it was refused here.
+// `replaced` is the latest version that is stored; it is not current if it was refused here.
 function load({ number: version, text, format }, replaced) {
   $('rules-text').value = text;
   $('rules-format').value = format;
@@ -40,7 +40,7 @@ function load({ number: version, text, format }, replaced) {
 
 const isEdited = () => page.edited && ($('rules-text').value !== page.edited.text || $('rules-format').value !== page.edited.format);
 
-// Warns if other rules are in force than those with which the operator began.
+// Warns if other rules are current than those with which the operator began.
 function renderEditor() {
   $('rules-editor').hidden = !page.edited;
   const isOutdated = page.edited && page.versions && page.edited.replaced !== page.versions.latest;
@@ -51,7 +51,7 @@ function renderEditor() {
   if ($('rules-outdated-text').textContent !== text) readAloud($('rules-outdated-text'), text);
 }
 
-// Keeps the text of the operator, who has seen what is in force now.
+// Keeps the text of the operator, who has seen what is current now.
 $('rules-keep').addEventListener('click', () => {
   Object.assign(page.edited, { number: page.versions.present, replaced: page.versions.latest });
   renderEditor();
@@ -73,7 +73,7 @@ function renderVersions() {
   const present = page.versions.versions.find(({ number }) => number === page.versions.present);
   const by = present.author ? ` by ${present.author}` : '';
   const file = page.versions.can_push ? '' : ' The rules come from a file: to change them, edit it.';
-  setText($('rules-note'), `Version ${present.number} is in force, since ${moment(present.time)}${by}.${file}`);
+  setText($('rules-note'), `Version ${present.number} is current, since ${moment(present.time)}${by}.${file}`);
   const faults = [];
   if (page.versions.last_error) faults.push(`The latest rules were refused, and those above stay:\n${page.versions.last_error}`);
   if (page.versions.source_error) faults.push(`Older page.versions cannot be read: ${page.versions.source_error}.`);
@@ -81,8 +81,8 @@ function renderVersions() {
   setText($('rules-error'), faults.join('\n'));
   fill($('versions'), ['Version', 'When', 'By', 'Comment', ''], page.versions.versions.map((version) => {
     const isPresent = version.number === page.versions.present;
-    const buttons = isPresent ? [document.createTextNode('in force')]
-      : [button('Compare', `Compare version ${version.number} with the rules in force`, () => compare(version.number))];
+    const buttons = isPresent ? [document.createTextNode('current')]
+      : [button('Compare', `Compare version ${version.number} with the current rules`, () => compare(version.number))];
     if (!isPresent && canReplaceRules()) {
       buttons.push(button('Roll back', `Roll back to version ${version.number}`, () => rollBack(version.number)));
     }
@@ -99,21 +99,21 @@ function renderVersions() {
 async function compare(version) {
   try {
     const [old, present] = await Promise.all([read(`rules/${version}`), read(`rules/${page.versions.present}`)]);
-    showDiff(`Version ${version} and version ${page.versions.present}, in force`, old.text, present.text);
+    showDiff(`Version ${version} and version ${page.versions.present}, current`, old.text, present.text);
   } catch (error) {
     report('rules', failure(error), true);
   }
 }
 
 async function rollBack(version) {
-  if (!await confirmed(`Roll back to version ${version}?`, 'Its rules are put in force as a new version.', 'Roll back')) return;
+  if (!await confirmed(`Roll back to version ${version}?`, 'Its rules are applied as a new version.', 'Roll back')) return;
   if (await change('rules', () => write('rules/roll-back', { version }), `Rolled back to version ${version}.`)) tell('lists');
 }
 
 $('rules-compare').addEventListener('click', async () => {
   try {
     const present = await read(`rules/${page.versions.present}`);
-    showDiff(`Version ${present.number}, in force, and your text`, present.text, $('rules-text').value);
+    showDiff(`Version ${present.number}, current, and your text`, present.text, $('rules-text').value);
   } catch (error) {
     report('rules', failure(error), true);
   }
@@ -123,13 +123,13 @@ $('rules-form').addEventListener('submit', async (event) => {
   event.preventDefault();
   const [text, format, replacing] = [$('rules-text').value, $('rules-format').value, page.edited.replaced];
   const effect = `They replace version ${replacing}. If they have a fault, nothing changes.`;
-  if (!await confirmed('Put these rules in force?', effect, 'Put in force')) return;
+  if (!await confirmed('Apply these rules?', effect, 'Apply')) return;
   const comment = $('rules-comment').value || null;
   const result = $('rules-result');
   readAloud(result, '');
   try {
     const { number: version } = await read('rules/push', { text, format, replacing, comment });
-    report('rules', `Version ${version} is in force.`);
+    report('rules', `Version ${version} is current.`);
     page.edited = { number: version, replaced: version, text, format };
     $('rules-comment').value = '';
     $('rules-editor').open = false;

@@ -37,7 +37,7 @@ async fn edited_file_counts_from_the_next_request_on_and_a_broken_one_changes_no
 
     folder.write("rules.yaml", &rules("10/mn"));
     gateway
-        .until_logged("rules refused, those in force stay")
+        .until_logged("rules refused, the current rules stay")
         .await;
     let fault = format!(
         "{file}:7:13: rule \"api\": \"10/mn\" is not a rate: `mn` is not a unit of time: write `ms`, `s`, `min`"
@@ -96,7 +96,7 @@ async fn two_gateways_take_pushed_rules_within_one_second() {
             }
         }
         println!(
-            "version {} in force on both after {:?}",
+            "version {} current on both after {:?}",
             version + 1,
             pushed.elapsed()
         );

@@ -462,7 +462,7 @@ fn settings_that_cannot_work_fail_when_the_layer_is_built() {
 
 // What docs/rules.md states about running bans.
 #[tokio::test]
-async fn running_bans_follow_the_penalty_of_the_rules_in_force() {
+async fn running_bans_follow_the_penalty_of_the_current_rules() {
     let penalty = |numbers: &str| format!("limit: 1/s, penalty: {{ denials: 2, {numbers} }}");
     let clock = Clock::manual(START);
     let second = Duration::from_secs(1);

@@ -221,7 +221,7 @@ async fn reload_reads_at_once_and_each_swap_and_each_refusal_is_one_event() {
     place("1", &text(1));
     let (_layer, rules) = watch(&path);
     logged();
-    rules.reload().await.expect("the rules in force");
+    rules.reload().await.expect("the current rules");
     assert_eq!(logged(), [""; 0]);
     place("2", &text(2));
     rules.reload().await.expect("new rules");
@@ -248,7 +248,7 @@ async fn reload_reads_at_once_and_each_swap_and_each_refusal_is_one_event() {
         panic!("one line for a refusal");
     };
     let event = format!(
-        "WARN tollgate: rules refused, those in force stay source={name} version=2 error={faults}"
+        "WARN tollgate: rules refused, the current rules stay source={name} version=2 error={faults}"
     );
     assert!(line.ends_with(&event), "{line}");
     fs::remove_file(&path).expect("deleted");

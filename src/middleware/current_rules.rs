@@ -1,8 +1,8 @@
 //! The rules that a layer applies to its next request: fixed, or replaced while the service runs.
 //!
 //! ```text
-//! layer, services ──> InForce::Fixed ────────────────────> Admission
-//!                 └─> InForce::Replaceable ──> ArcSwap ──> Admission of version 1   kept by the requests that began under it
+//! layer, services ──> CurrentRules::Fixed ────────────────────> Admission
+//!                 └─> CurrentRules::Replaceable ──> ArcSwap ──> Admission of version 1   kept by the requests that began under it
 //!                                                └──────>  Admission of version 2   what the next request gets
 //! ```
 //!
@@ -34,7 +34,7 @@ use super::admission::Admission;
 
 /// The admission of a layer and of all its services.
 #[derive(Clone, Debug)]
-pub(crate) enum InForce {
+pub(crate) enum CurrentRules {
     /// As it was built.
     Fixed(Arc<Admission>),
     /// Replaced while the service runs.
@@ -42,7 +42,7 @@ pub(crate) enum InForce {
     Replaceable(Arc<Replaceable>),
 }
 
-impl InForce {
+impl CurrentRules {
     /// Returns the admission for the next request, which keeps it to its end. Takes no lock.
     #[inline]
     pub(super) fn load(&self) -> Loaded<'_> {
@@ -53,7 +53,7 @@ impl InForce {
         }
     }
 
-    /// Changes a setting of the admission in force. No replacement happens meanwhile, so the change is not lost.
+    /// Changes a setting of the current admission. No replacement happens meanwhile, so the change is not lost.
     pub(super) fn change<T>(&self, change: impl FnOnce(&Admission) -> T) -> T {
         #[cfg(feature = "reload")]
         if let Self::Replaceable(replaceable) = self {
@@ -145,7 +145,7 @@ impl Replaceable {
         Ok(())
     }
 
-    /// Calls `read` with the admission in force.
+    /// Calls `read` with the current admission.
     #[cfg(feature = "redis")]
     pub(crate) fn with<T>(&self, read: impl FnOnce(&Admission) -> T) -> T {
         read(&self.admission.load())
