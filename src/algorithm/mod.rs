@@ -42,12 +42,17 @@ mod token_bucket;
 mod window;
 
 pub use self::choice::{Algorithm, QueueLimits, WindowStart};
-pub use self::concurrency::{Concurrency, SlotState};
-pub use self::counter::Counter;
-pub use self::counting::{Admitted, Counting, RefundToken, Refunded};
-pub use self::fixed_window::{FixedWindow, WindowState};
-pub use self::free_turns::FreeTurns;
 pub(crate) use self::quota::Quota;
-pub use self::sliding_log::{LogState, SlidingLog};
-pub use self::sliding_window::{SlidingState, SlidingWindow};
-pub use self::token_bucket::{BucketState, TokenBucket};
+
+// The arithmetic of the algorithms, for the tests of this package.
+#[doc(hidden)]
+pub use self::{
+    concurrency::{Concurrency, SlotState},
+    counter::Counter,
+    counting::{Admitted, Counting, RefundToken, Refunded},
+    fixed_window::{FixedWindow, WindowState},
+    free_turns::FreeTurns,
+    sliding_log::{LogState, SlidingLog},
+    sliding_window::{SlidingState, SlidingWindow},
+    token_bucket::{BucketState, TokenBucket},
+};

@@ -242,7 +242,7 @@ impl Decision {
     ///
     /// It is exact: a microsecond earlier the request is denied. The exceptions are later than necessary, and never too early:
     ///
-    /// - A [sliding log](crate::algorithm::SlidingLog) of more than 35 minutes returns units up to a tick late.
+    /// - A [sliding log](crate::algorithm::Algorithm::SlidingLog) of more than 35 minutes returns units up to a tick late.
     /// - A sliding window or log that counted the denial by a policy on another node of a cluster, or by one whose key or
     ///   tier needed a lookup, or whose quota is not back when a [block](crate::RateLimiter::block) ends, may report
     ///   when everything is back.

@@ -34,7 +34,7 @@ use http::HeaderName;
 ///
 /// - A [sliding window](crate::algorithm::Algorithm::SlidingWindow) of limit `L` resets within two periods, and may have a wait of
 ///   a period and, per unit of cost, `1/L` of one.
-/// - A [log](crate::algorithm::SlidingLog) of more than 35 minutes gives a unit back up to a tick late. When a request is denied
+/// - A [log](crate::algorithm::Algorithm::SlidingLog) of more than 35 minutes gives a unit back up to a tick late. When a request is denied
 ///   within a tick of the charge that it waits for, `Retry-After` may be a second longer than the period.
 /// - A [settlement](crate::rules::Rule::settle) can charge a key more than the limit. Reset and wait then last until that debt is
 ///   paid off.

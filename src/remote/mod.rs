@@ -219,6 +219,7 @@ pub use self::builder::RedisStoreBuilder;
 pub use self::connection::Credentials;
 #[cfg(feature = "tls-rustls-no-provider")]
 pub use self::connection::TlsConfig;
+#[doc(hidden)]
 pub use self::protocol::Script;
 pub use self::sentinel::Sentinel;
 pub use self::store::RedisStore;
