@@ -100,7 +100,7 @@ impl Block {
 
     /// Returns the block as it is active from `now` on.
     #[must_use]
-    pub fn begin(&self, now: Timestamp) -> ActiveBlock {
+    pub(crate) fn begin(&self, now: Timestamp) -> ActiveBlock {
         ActiveBlock {
             target: self.target,
             since: now,
@@ -143,7 +143,7 @@ impl BlockTarget {
     /// # Errors
     ///
     /// [`ErrorKind::InvalidConfig`] if it is invalid.
-    pub(crate) fn validate(&self) -> Result<(), Error> {
+    pub fn validate(&self) -> Result<(), Error> {
         if self.policy == Some(PolicyName::INVALID) {
             let message = "the policy of a block has an invalid name: name an existing policy";
             return Err(Error::new(ErrorKind::InvalidConfig, message));

@@ -63,7 +63,7 @@ impl BlockList {
     /// Returns whether other instances block keys, too, so that the list must be refreshed.
     #[must_use]
     #[inline]
-    pub fn is_shared(&self) -> bool {
+    pub(crate) fn is_shared(&self) -> bool {
         self.is_shared
     }
 
@@ -75,19 +75,20 @@ impl BlockList {
 
     /// Returns the clock by which blocks end.
     #[must_use]
-    pub fn clock(&self) -> &Clock {
+    pub(crate) fn clock(&self) -> &Clock {
         &self.clock
     }
 
     /// Returns when the blocks of a key end that apply to this policy; `None` if there are none.
     #[must_use]
-    pub fn blocked_until(&self, policy: &Policy, key: &Key) -> Option<Timestamp> {
+    pub(crate) fn blocked_until(&self, policy: &Policy, key: &Key) -> Option<Timestamp> {
         self.with_block(policy, key, ActiveBlock::until)
     }
 
     /// Returns the block of a key that applies to this policy, and ends last; `None` if there is none.
     #[must_use]
-    pub fn block_of(&self, policy: &Policy, key: &Key) -> Option<ActiveBlock> {
+    #[cfg(feature = "explain")]
+    pub(crate) fn block_of(&self, policy: &Policy, key: &Key) -> Option<ActiveBlock> {
         self.with_block(policy, key, ActiveBlock::clone)
     }
 
@@ -111,7 +112,7 @@ impl BlockList {
 
     /// Returns the active blocks with times by the wall clock, those that end first at the front.
     #[must_use]
-    pub fn active(&self) -> Vec<ActiveBlock> {
+    pub(crate) fn active(&self) -> Vec<ActiveBlock> {
         let now = self.clock.now();
         let mut blocks: Vec<ActiveBlock> = self.read().values().cloned().collect();
         blocks.retain(|block| block.until() > now);
@@ -154,7 +155,7 @@ impl BlockList {
 
     /// Makes changes in their order: each target gets a block that is active, or loses its block. Returns the number of
     /// blocks for which there was no room.
-    pub fn update(
+    pub(crate) fn update(
         &self,
         changes: impl IntoIterator<Item = (BlockTarget, Option<ActiveBlock>)>,
     ) -> usize {
@@ -214,7 +215,7 @@ impl BlockList {
 
     /// Returns the error of a list that holds [`MAX_BLOCKS`](Self::MAX_BLOCKS).
     #[must_use]
-    pub fn full() -> Error {
+    pub(crate) fn full() -> Error {
         let message = "100,000 keys are blocked: unblock some, or block a larger group by a rule";
         Error::new(ErrorKind::Unavailable, message)
     }

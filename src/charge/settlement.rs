@@ -95,7 +95,7 @@ impl Settlement {
 
     /// Returns the mark that identifies the charge when it is refunded.
     #[must_use]
-    pub fn mark(&self) -> RefundToken {
+    pub(crate) fn mark(&self) -> RefundToken {
         self.mark
     }
 
@@ -104,6 +104,7 @@ impl Settlement {
     /// This happens if the acquiring command is still on its way. A shared store must then reject the ticket for a
     /// lease.
     #[must_use]
+    #[doc(hidden)]
     pub fn is_acquire_pending(&self) -> bool {
         self.is_acquire_pending
     }

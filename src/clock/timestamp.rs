@@ -32,6 +32,7 @@ impl Timestamp {
 
     /// Returns the whole seconds since the Unix epoch, rounded up: never before the point itself.
     #[must_use]
+    #[doc(hidden)]
     pub const fn as_secs_ceil(self) -> u64 {
         self.0.div_ceil(1_000_000)
     }

@@ -25,8 +25,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The guide to all fields is `docs/rules.md`; `docs/rules.schema.json` is a JSON Schema for editors, generated from
-//! [`RuleSetSpec`].
+//! The guide to all fields is `docs/rules.md`; `docs/rules.schema.json` is a JSON Schema for editors.
 //!
 //! With the feature `reload`, rules change while the service runs: see `config::reload`.
 //!
@@ -69,10 +68,12 @@ mod units;
 
 pub use self::fault::{Fault, RuleSetError};
 pub use self::rule_set::{Format, RuleSet, RuleSetReader};
-pub use self::spec::WindowStartName;
-pub use self::spec::{AddressHeaderSpec, ApiKeySpec, ClientIpSpec, ClientNetworksSpec};
-pub use self::spec::{AlgorithmName, HeaderFamily, ModeName, OnMissingKeyName, OutageName};
-pub use self::spec::{CookieSpec, KeySpec, ProxiesSpec};
-pub use self::spec::{CostSpec, LimitSettingsSpec, LimitSpec, OverrideSpec, QuotaSpec, RuleSpec};
-pub use self::spec::{DefaultsSpec, OneOrMany, PenaltySpec};
-pub use self::spec::{RequestSpec, RuleSetSpec, TierSourceSpec};
+
+// The fields of a file, for the tests of this package. A rule set is read from text and written as JSON.
+#[doc(hidden)]
+pub use self::spec::{
+    AddressHeaderSpec, AlgorithmName, ApiKeySpec, ClientIpSpec, ClientNetworksSpec, CookieSpec,
+    CostSpec, DefaultsSpec, HeaderFamily, KeySpec, LimitSettingsSpec, LimitSpec, ModeName,
+    OnMissingKeyName, OneOrMany, OutageName, OverrideSpec, PenaltySpec, ProxiesSpec, QuotaSpec,
+    RequestSpec, RuleSetSpec, RuleSpec, TierSourceSpec, WindowStartName,
+};

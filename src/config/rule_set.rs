@@ -108,6 +108,7 @@ impl RuleSet {
 
     /// Returns what is written in the file.
     #[must_use]
+    #[doc(hidden)]
     pub fn spec(&self) -> &RuleSetSpec {
         &self.data.spec
     }

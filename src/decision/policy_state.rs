@@ -67,6 +67,7 @@ impl PolicyState {
 
     /// Creates the state of a policy that could not be counted: its usage is unknown.
     #[must_use]
+    #[doc(hidden)]
     pub fn uncounted(policy: PolicyName, outcome: Outcome) -> Self {
         Self {
             policy,
@@ -88,7 +89,7 @@ impl PolicyState {
     /// Default: at once.
     #[must_use]
     #[inline]
-    pub fn with_start(mut self, at: Timestamp) -> Self {
+    pub(crate) fn with_start(mut self, at: Timestamp) -> Self {
         if self.wait == Wait::Now {
             self.at = at;
         }
@@ -116,7 +117,7 @@ impl PolicyState {
     /// Default: 0. See [`RefundToken::refunded_before`](crate::algorithm::RefundToken::refunded_before).
     #[must_use]
     #[inline]
-    pub fn with_refunded_before(mut self, total: u64) -> Self {
+    pub(crate) fn with_refunded_before(mut self, total: u64) -> Self {
         if self.cause != Some(DeniedBy::Ban) {
             self.refunded_or_ban = total;
         }
@@ -126,7 +127,7 @@ impl PolicyState {
     /// Marks the state of a concurrency policy, whose units come back when requests end.
     #[must_use]
     #[inline]
-    pub fn for_concurrency(mut self) -> Self {
+    pub(crate) fn for_concurrency(mut self) -> Self {
         self.is_concurrency = true;
         self
     }
@@ -146,7 +147,7 @@ impl PolicyState {
     /// Default: [`DeniedBy::Quota`].
     #[must_use]
     #[inline]
-    pub fn with_denied_by(mut self, denied_by: DeniedBy) -> Self {
+    pub(crate) fn with_denied_by(mut self, denied_by: DeniedBy) -> Self {
         let is_ban = |cause: Option<DeniedBy>| cause == Some(DeniedBy::Ban);
         let cause = self.cause.map(|_| denied_by);
         if is_ban(cause) != is_ban(self.cause) {
@@ -289,7 +290,7 @@ impl PolicyState {
     ///
     /// 0 if the store does not keep one.
     #[must_use]
-    pub fn refunded_before(&self) -> u64 {
+    pub(crate) fn refunded_before(&self) -> u64 {
         match self.cause {
             Some(DeniedBy::Ban) => 0,
             _ => self.refunded_or_ban,

@@ -97,36 +97,42 @@ impl Penalty {
 
     /// Returns the number of denials before a ban.
     #[must_use]
+    #[doc(hidden)]
     pub const fn denials(&self) -> u32 {
         self.denials
     }
 
     /// Returns the time within which denials are counted together.
     #[must_use]
+    #[doc(hidden)]
     pub const fn within(&self) -> Duration {
         self.within
     }
 
     /// Returns the length of the first ban.
     #[must_use]
+    #[doc(hidden)]
     pub const fn first_ban(&self) -> Duration {
         self.ban
     }
 
     /// Returns how many times as long each further ban is.
     #[must_use]
+    #[doc(hidden)]
     pub const fn factor(&self) -> u32 {
         self.factor
     }
 
     /// Returns the length of the longest ban.
     #[must_use]
+    #[doc(hidden)]
     pub const fn longest_ban(&self) -> Duration {
         self.longest
     }
 
     /// Returns how long after its last denial or ban a key is forgiven.
     #[must_use]
+    #[doc(hidden)]
     pub const fn forgiveness(&self) -> Duration {
         self.forgiven_after
     }
@@ -136,6 +142,7 @@ impl Penalty {
     /// # Errors
     ///
     /// [`ErrorKind::InvalidPolicy`] with a message about what to change.
+    #[doc(hidden)]
     pub fn validate(&self) -> Result<(), Error> {
         let invalid = |message: &'static str| Err(Error::new(ErrorKind::InvalidPolicy, message));
         if self.denials == 0 || self.denials > Self::MAX_DENIALS {
@@ -165,6 +172,7 @@ impl Penalty {
 
     /// Returns when the ban of a key ends; `None` if it is not banned.
     #[must_use]
+    #[doc(hidden)]
     pub fn banned_until(&self, state: &BanRecord, now: Timestamp) -> Option<Timestamp> {
         // A ban may have been made under other settings.
         let until = state.banned_until.min(state.counted_since + self.longest);
@@ -172,6 +180,7 @@ impl Penalty {
     }
 
     /// Lets a ban that begins after `now` begin at `now`, because the clock was set back. Returns whether it did.
+    #[doc(hidden)]
     pub fn begin_by(&self, state: &mut BanRecord, now: Timestamp) -> bool {
         let is_later = state.counted_since > now && state.banned_until > now;
         if is_later {
@@ -184,6 +193,7 @@ impl Penalty {
     }
 
     /// Counts a denial of a key that is not banned. Returns when its ban ends, if it is banned now.
+    #[doc(hidden)]
     pub fn count_denial(&self, state: &mut BanRecord, now: Timestamp) -> Option<Timestamp> {
         if now >= state.forgiven_at {
             *state = BanRecord::default();
@@ -208,7 +218,7 @@ impl Penalty {
 
     /// Returns where a key stands, for an operator; `None` if it was not denied, or if all is forgiven.
     #[must_use]
-    pub fn ban_status(&self, state: &BanRecord, now: Timestamp) -> Option<BanStatus> {
+    pub(crate) fn ban_status(&self, state: &BanRecord, now: Timestamp) -> Option<BanStatus> {
         let mut state = *state;
         self.begin_by(&mut state, now);
         if now >= state.forgiven_at {
@@ -285,13 +295,14 @@ impl BanRecord {
 
     /// Returns when everything is forgiven.
     #[must_use]
+    #[doc(hidden)]
     pub fn forgiven_at(&self) -> Timestamp {
         self.forgiven_at
     }
 
     /// Returns the end of the latest ban, which may be over.
     #[must_use]
-    pub fn last_ban(&self) -> Timestamp {
+    pub(crate) fn last_ban(&self) -> Timestamp {
         self.banned_until
     }
 

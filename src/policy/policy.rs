@@ -248,12 +248,13 @@ impl Policy {
 
     /// Returns the unit of the quota; `None` for requests.
     #[must_use]
-    pub fn quota_unit(&self) -> Option<&str> {
+    pub(crate) fn quota_unit(&self) -> Option<&str> {
         self.unit.as_deref()
     }
 
     /// Returns the behaviour while the shared store is unavailable.
     #[must_use]
+    #[doc(hidden)]
     pub fn outage_choice(&self) -> OnOutage {
         self.on_outage
     }
@@ -261,12 +262,14 @@ impl Policy {
     /// Returns the validated quota; a counter that admits nothing if the policy is invalid.
     #[must_use]
     #[inline]
+    #[doc(hidden)]
     pub fn counter(&self) -> &Counter {
         self.counter.as_ref().unwrap_or(&Counter::CLOSED)
     }
 
     /// Returns the [name](Algorithm::name) of the algorithm, such as `token_bucket`.
     #[must_use]
+    #[doc(hidden)]
     pub fn algorithm_name(&self) -> &'static str {
         self.algorithm.name()
     }
@@ -274,6 +277,7 @@ impl Policy {
     /// Returns whether denied requests consume quota as well.
     #[must_use]
     #[inline]
+    #[doc(hidden)]
     pub fn counts_denied(&self) -> bool {
         self.counts_denied
     }
@@ -281,6 +285,7 @@ impl Policy {
     /// Returns when a key is banned; `None` for never.
     #[must_use]
     #[inline]
+    #[doc(hidden)]
     pub fn ban_penalty(&self) -> Option<&Penalty> {
         self.penalty.as_deref()
     }

@@ -92,6 +92,7 @@ impl TopKeys {
     /// cannot push other keys out of the list with a single expensive request. Does nothing for other outcomes than
     /// [`Outcome::Limited`].
     #[inline]
+    #[doc(hidden)]
     pub fn record_denied(&self, charges: &[Charge<'_>], decision: &Decision) {
         if decision.outcome() != Outcome::Limited {
             return;
@@ -107,6 +108,7 @@ impl TopKeys {
     ///
     /// For custom counts: [`record_denied`](Self::record_denied) records denied requests. The first record of a policy in
     /// each shard allocates its counters; later ones allocate nothing. Sums saturate at 2^64 - 1.
+    #[doc(hidden)]
     pub fn record(&self, policy: &Policy, key: &Key, units: u32) {
         let shared = &*self.shared;
         let name_hash = policy.name_hash();
