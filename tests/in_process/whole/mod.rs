@@ -2,3 +2,4 @@
 
 mod architecture;
 mod lists;
+mod public_items;
