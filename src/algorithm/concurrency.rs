@@ -34,7 +34,7 @@ use super::counting::{Admitted, Counting, RefundToken, Refunded};
 /// A quota on requests in flight, ready to count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Concurrency {
-    limit: u64,
+    pub(super) limit: u64,
     lease: Duration,
 }
 
@@ -77,14 +77,6 @@ impl Concurrency {
             limit: quota.count(),
             lease,
         })
-    }
-
-    /// Returns a counter of this many slots of the limit.
-    pub(super) fn part(&self, units: u64) -> Self {
-        Self {
-            limit: units,
-            ..*self
-        }
     }
 
     /// Returns the most units that can be in flight.
@@ -133,10 +125,6 @@ impl Counting for Concurrency {
 
     fn charge_denied(&self, _state: &mut SlotState, _now: Timestamp, _cost: u64) {
         // A denied request is not in flight.
-    }
-
-    fn force_charge(&self, state: &mut SlotState, now: Timestamp, cost: u64) {
-        self.charge(state, now, cost);
     }
 
     fn merge(&self, state: &mut SlotState, now: Timestamp, admitted: Admitted) {

@@ -75,18 +75,22 @@ impl Counter {
     }
 
     /// Returns the counter of an instance that grants this many units of the limit, at the same part of the rate.
+    ///
+    /// Windows and leases stay as long as they are.
     #[must_use]
     pub fn part(&self, units: u64) -> Self {
+        let mut part = *self;
         if units == self.limit() {
-            return *self;
+            return part;
         }
-        match self {
-            Self::Bucket(bucket) => Self::Bucket(bucket.part(units)),
-            Self::FixedWindow(window) => Self::FixedWindow(window.part(units)),
-            Self::SlidingLog(log) => Self::SlidingLog(log.part(units)),
-            Self::SlidingWindow(window) => Self::SlidingWindow(window.part(units)),
-            Self::Concurrency(slots) => Self::Concurrency(slots.part(units)),
+        match &mut part {
+            Self::Bucket(bucket) => *bucket = bucket.part(units),
+            Self::FixedWindow(FixedWindow { window, .. })
+            | Self::SlidingLog(SlidingLog { window, .. })
+            | Self::SlidingWindow(SlidingWindow { window, .. }) => window.limit = units,
+            Self::Concurrency(slots) => slots.limit = units,
         }
+        part
     }
 
     /// Returns when a charge can succeed on a key with this usage, if nothing else is charged. Never too early.

@@ -120,7 +120,9 @@ pub trait Counting {
     fn charge_denied(&self, state: &mut Self::State, now: Timestamp, cost: u64);
 
     /// Makes a charge whether it fits or not, for units that were already used.
-    fn force_charge(&self, state: &mut Self::State, now: Timestamp, cost: u64);
+    fn force_charge(&self, state: &mut Self::State, now: Timestamp, cost: u64) {
+        self.charge(state, now, cost);
+    }
 
     /// Adds a charge that was admitted elsewhere, at most until no quota is left.
     fn merge(&self, state: &mut Self::State, now: Timestamp, admitted: Admitted);

@@ -25,7 +25,7 @@ use super::{
 /// A quota that is counted in fixed windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FixedWindow {
-    window: WindowQuota,
+    pub(super) window: WindowQuota,
     start: WindowStart,
     quota_tag: u16,
 }
@@ -83,14 +83,6 @@ impl FixedWindow {
             start,
             quota_tag,
         })
-    }
-
-    /// Returns a counter of this many units of the limit, in the same windows.
-    pub(super) fn part(&self, units: u64) -> Self {
-        Self {
-            window: self.window.part(units),
-            ..*self
-        }
     }
 
     /// Returns the most units that one window admits.
@@ -183,10 +175,6 @@ impl Counting for FixedWindow {
         let open = self.open(state, now);
         let most = open.used().max(self.window.limit);
         *state = self.state(open.ends_at(), open.used().saturating_add(cost).min(most));
-    }
-
-    fn force_charge(&self, state: &mut WindowState, now: Timestamp, cost: u64) {
-        self.charge(state, now, cost);
     }
 
     fn merge(&self, state: &mut WindowState, now: Timestamp, admitted: Admitted) {

@@ -48,7 +48,7 @@ use super::{
 /// A quota that is counted by the time of each request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlidingLog {
-    window: WindowQuota,
+    pub(super) window: WindowQuota,
     /// Microseconds in a tick.
     tick: u64,
 }
@@ -94,14 +94,6 @@ impl SlidingLog {
             .div_ceil(MAX_TICKS)
             .next_power_of_two();
         Ok(Self { window, tick })
-    }
-
-    /// Returns a counter of this many units of the limit, in the same period.
-    pub(super) fn part(&self, units: u64) -> Self {
-        Self {
-            window: self.window.part(units),
-            ..*self
-        }
     }
 
     /// Returns the most units that one period admits.

@@ -30,7 +30,7 @@ use super::{
 /// A quota that is counted in a sliding window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlidingWindow {
-    window: WindowQuota,
+    pub(super) window: WindowQuota,
     /// Microseconds in a tick.
     tick: u64,
 }
@@ -71,14 +71,6 @@ impl SlidingWindow {
                 ErrorKind::InvalidQuota,
                 "count times period is too large for a sliding window: shorten the period, or divide the count and the cost",
             )),
-        }
-    }
-
-    /// Returns a counter of this many units of the limit, in the same windows.
-    pub(super) fn part(&self, units: u64) -> Self {
-        Self {
-            window: self.window.part(units),
-            ..*self
         }
     }
 
@@ -195,10 +187,6 @@ impl Counting for SlidingWindow {
         let current = u64::from(state.current);
         let most = current.max(self.window.limit);
         state.current = capped(current.saturating_add(cost).min(most));
-    }
-
-    fn force_charge(&self, state: &mut SlidingState, now: Timestamp, cost: u64) {
-        self.charge(state, now, cost);
     }
 
     fn merge(&self, state: &mut SlidingState, now: Timestamp, admitted: Admitted) {

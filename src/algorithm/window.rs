@@ -41,14 +41,6 @@ impl WindowQuota {
             millis,
         })
     }
-
-    /// Returns a quota of this many units of the limit, in the same windows.
-    pub(super) fn part(self, units: u64) -> Self {
-        Self {
-            limit: units,
-            ..self
-        }
-    }
 }
 
 /// Returns a count as it is stored, capped at `u32::MAX`.
