@@ -14,13 +14,17 @@ use crate::{diagnosis::log::event, rules::RuleMode};
 
 use super::{
     access::Access, api_error::ApiError, body::read_json, history_view::HistoryView, json, live,
-    places::Reader, sampler, shared::Shared,
+    permits::PageReader, sampler, shared::SharedDashboard,
 };
 
 pub(super) type Result<T = Response, E = ApiError> = std::result::Result<T, E>;
 
 /// Returns what the page may do.
-pub(super) fn session(shared: &Shared, access: Option<&Access>, accepts_tokens: bool) -> Response {
+pub(super) fn session(
+    shared: &SharedDashboard,
+    access: Option<&Access>,
+    accepts_tokens: bool,
+) -> Response {
     json::response(&Session {
         can_read: access.is_some(),
         can_write: access.is_some_and(Access::can_write),
@@ -33,13 +37,13 @@ pub(super) fn session(shared: &Shared, access: Option<&Access>, accepts_tokens: 
 }
 
 /// Returns the present state.
-pub(super) async fn state(State(shared): State<Arc<Shared>>) -> Response {
+pub(super) async fn state(State(shared): State<Arc<SharedDashboard>>) -> Response {
     sampler::start(&shared);
     json::response_of(sampler::state(&shared))
 }
 
 /// Returns the numbers of the last minutes and hours.
-pub(super) async fn history(State(shared): State<Arc<Shared>>) -> Response {
+pub(super) async fn history(State(shared): State<Arc<SharedDashboard>>) -> Response {
     sampler::start(&shared);
     let history = shared.history.lock();
     json::response(&HistoryView::of(&history))
@@ -47,8 +51,8 @@ pub(super) async fn history(State(shared): State<Arc<Shared>>) -> Response {
 
 /// Follows the state, once a second.
 pub(super) async fn live(
-    State(shared): State<Arc<Shared>>,
-    Extension(reader): Extension<Reader>,
+    State(shared): State<Arc<SharedDashboard>>,
+    Extension(reader): Extension<PageReader>,
 ) -> Result {
     sampler::start(&shared);
     let mut response = live::follow(&shared, reader)?.into_response();
@@ -61,7 +65,7 @@ pub(super) async fn live(
 
 /// Returns the keys that were denied most often.
 #[cfg(feature = "top-keys")]
-pub(super) async fn top_keys(State(shared): State<Arc<Shared>>) -> Result {
+pub(super) async fn top_keys(State(shared): State<Arc<SharedDashboard>>) -> Result {
     let Some(snapshot) = shared.watched.limiter().top_keys() else {
         return Err(ApiError::not_found(
             "the limiter does not record top keys: build it with top_keys(..)",
@@ -80,7 +84,7 @@ pub(super) async fn top_keys() -> Result {
     ))
 }
 
-fn has_top_keys(shared: &Shared) -> bool {
+fn has_top_keys(shared: &SharedDashboard) -> bool {
     #[cfg(feature = "top-keys")]
     let has_top_keys = shared.watched.limiter().top_keys().is_some();
     #[cfg(not(feature = "top-keys"))]
@@ -91,7 +95,7 @@ fn has_top_keys(shared: &Shared) -> bool {
     has_top_keys
 }
 
-fn has_rules(shared: &Shared) -> bool {
+fn has_rules(shared: &SharedDashboard) -> bool {
     #[cfg(feature = "reload")]
     let has_rules = shared.rules.is_some();
     #[cfg(not(feature = "reload"))]
@@ -104,7 +108,7 @@ fn has_rules(shared: &Shared) -> bool {
 
 /// Changes the mode of a rule or of the layer.
 pub(super) async fn set_mode(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<SharedDashboard>>,
     Extension(access): Extension<Access>,
     request: Request<Body>,
 ) -> Result {
@@ -123,7 +127,7 @@ pub(super) async fn set_mode(
 
 /// Changes the percentage of keys for which a rule denies requests.
 pub(super) async fn set_rollout(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<SharedDashboard>>,
     Extension(access): Extension<Access>,
     request: Request<Body>,
 ) -> Result {

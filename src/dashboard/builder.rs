@@ -15,11 +15,11 @@ use crate::{
 use crate::config::reload::RulesHandle;
 
 use super::{
-    guard::{Guard, TokenHash},
+    guard::{ApiGuard, TokenHash},
     handle::Dashboard,
     requested_host::Hosts,
     sampler,
-    shared::Shared,
+    shared::SharedDashboard,
     watched::Watched,
     wrong_tokens::WrongTokens,
 };
@@ -192,7 +192,7 @@ impl DashboardBuilder {
         let client_key = self
             .client_key
             .unwrap_or_else(|| Box::new(self.trusted_proxies.clone()));
-        let guard = Guard {
+        let guard = ApiGuard {
             read_token: self.read_token.as_deref().map(TokenHash::of),
             write_token: self.write_token.as_deref().map(TokenHash::of),
             trusts_extension: self.trusts_extension,
@@ -200,7 +200,7 @@ impl DashboardBuilder {
             hosts: Hosts::new(self.trusted_proxies, self.allowed_hosts)?,
         };
         #[cfg_attr(not(feature = "reload"), expect(unused_mut, reason = "only for rules"))]
-        let mut shared = Shared::new(
+        let mut shared = SharedDashboard::new(
             self.watched,
             self.title.into(),
             self.hash_secret,

@@ -17,7 +17,7 @@ use http::{
 };
 
 use super::{
-    access::Access, api_error::ApiError, places::Reader, requested_host::Hosts,
+    access::Access, api_error::ApiError, permits::PageReader, requested_host::Hosts,
     wrong_tokens::WrongTokens,
 };
 
@@ -28,7 +28,7 @@ use super::{
 ///                                                                            \-- wrong token: too many of them?
 /// ```
 #[derive(Debug)]
-pub(super) struct Guard {
+pub(super) struct ApiGuard {
     pub(super) read_token: Option<TokenHash>,
     pub(super) write_token: Option<TokenHash>,
     /// Whether [`Access`] in the extensions of a request counts.
@@ -37,7 +37,7 @@ pub(super) struct Guard {
     pub(super) hosts: Hosts,
 }
 
-impl Guard {
+impl ApiGuard {
     /// Returns the rights of a request to the API.
     ///
     /// # Errors
@@ -67,10 +67,10 @@ impl Guard {
     }
 
     /// Returns whose pages a request with these rights belongs to.
-    pub(super) fn reader(&self, parts: &Parts, access: &Access) -> Reader {
+    pub(super) fn reader(&self, parts: &Parts, access: &Access) -> PageReader {
         match access.operator_name() {
-            Some(name) => Reader::Operator(name.into()),
-            None => Reader::Client(self.wrong_tokens.client(parts)),
+            Some(name) => PageReader::Operator(name.into()),
+            None => PageReader::Client(self.wrong_tokens.client(parts)),
         }
     }
 

@@ -4,19 +4,19 @@ use std::{fmt, sync::Arc};
 
 use axum::Router;
 
-use super::{guard::Guard, router, shared::Shared};
+use super::{guard::ApiGuard, router, shared::SharedDashboard};
 
 /// A web page and an API for operators. Clones show the same limiter.
 ///
 /// See the [module docs](super) for its routes and its guards.
 #[derive(Clone)]
 pub struct Dashboard {
-    shared: Arc<Shared>,
-    guard: Arc<Guard>,
+    shared: Arc<SharedDashboard>,
+    guard: Arc<ApiGuard>,
 }
 
 impl Dashboard {
-    pub(super) fn with(shared: Arc<Shared>, guard: Guard) -> Self {
+    pub(super) fn with(shared: Arc<SharedDashboard>, guard: ApiGuard) -> Self {
         Self {
             shared,
             guard: Arc::new(guard),

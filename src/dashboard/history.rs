@@ -22,12 +22,12 @@ use crate::{
 
 /// The numbers of each slot, by policy and tier, and the latency of the shared store.
 #[derive(Debug)]
-pub(super) struct History {
+pub(super) struct DecisionHistory {
     tracks: [Track; 2],
-    series: Vec<Series>,
+    series: Vec<DecisionSeries>,
 }
 
-impl History {
+impl DecisionHistory {
     /// Creates a history that begins now. Decisions and calls before are in no slot: another dashboard may have counted them.
     pub(super) fn new<'a>(
         now: Timestamp,
@@ -75,7 +75,7 @@ impl History {
         &self.tracks
     }
 
-    pub(super) fn series(&self) -> &[Series] {
+    pub(super) fn series(&self) -> &[DecisionSeries] {
         &self.series
     }
 
@@ -86,43 +86,48 @@ impl History {
     }
 }
 
-fn find_or_add<'a>(series: &'a mut Vec<Series>, count: &DecisionCount<'_>) -> &'a mut Series {
-    let is_same = |known: &Series| *known.policy == *count.policy && *known.tier == *count.tier;
+fn find_or_add<'a>(
+    series: &'a mut Vec<DecisionSeries>,
+    count: &DecisionCount<'_>,
+) -> &'a mut DecisionSeries {
+    let is_same =
+        |known: &DecisionSeries| *known.policy == *count.policy && *known.tier == *count.tier;
     let index = series.iter().position(is_same).unwrap_or_else(|| {
-        series.push(Series::new(count.policy, count.tier));
+        series.push(DecisionSeries::new(count.policy, count.tier));
         series.len() - 1
     });
     &mut series[index]
 }
 
-// === Series ===
+// === DecisionSeries ===
 
 /// The numbers of one policy and tier.
 #[derive(Debug)]
-pub(super) struct Series {
+pub(super) struct DecisionSeries {
     pub(super) policy: Box<str>,
     pub(super) tier: Box<str>,
     /// The numbers since the start.
     pub(super) totals: [u64; KINDS],
     /// The slots of each track.
-    slots: [Box<[Slot]>; 2],
+    slots: [Box<[SlotCounts]>; 2],
 }
 
 /// The numbers of one slot.
-pub(super) type Slot = [u32; KINDS];
+pub(super) type SlotCounts = [u32; KINDS];
 
-impl Series {
+impl DecisionSeries {
     fn new(policy: &str, tier: &str) -> Self {
         Self {
             policy: policy.into(),
             tier: tier.into(),
             totals: [0; KINDS],
-            slots: [FINE_SLOTS, COARSE_SLOTS].map(|slots| vec![Slot::default(); slots].into()),
+            slots: [FINE_SLOTS, COARSE_SLOTS]
+                .map(|slots| vec![SlotCounts::default(); slots].into()),
         }
     }
 
     /// Returns the slots of a track.
-    pub(super) fn slots(&self, track: usize) -> &[Slot] {
+    pub(super) fn slots(&self, track: usize) -> &[SlotCounts] {
         &self.slots[track]
     }
 
@@ -182,14 +187,14 @@ impl Track {
     }
 
     /// Empties the slots that were entered.
-    fn clear(&self, slots: &mut [Slot], passed: usize) {
+    fn clear(&self, slots: &mut [SlotCounts], passed: usize) {
         for age in 0..passed {
-            slots[self.index(age)] = Slot::default();
+            slots[self.index(age)] = SlotCounts::default();
         }
     }
 
     /// Adds decisions to the slots that were entered, in equal parts, since they were made in all of them.
-    fn spread(&self, slots: &mut [Slot], passed: usize, added: [u64; KINDS]) {
+    fn spread(&self, slots: &mut [SlotCounts], passed: usize, added: [u64; KINDS]) {
         let parts = passed.max(1) as u64;
         for (kind, added) in added
             .into_iter()
@@ -289,8 +294,8 @@ mod tests {
         Timestamp::from_micros((START + second + 1) * MICROS + 30_000)
     }
 
-    fn begun(second: u64) -> History {
-        History::new(after(second), [].into_iter(), &CallLatency::default())
+    fn begun(second: u64) -> DecisionHistory {
+        DecisionHistory::new(after(second), [].into_iter(), &CallLatency::default())
     }
 
     fn count(allowed: u64) -> impl Iterator<Item = DecisionCount<'static>> {
@@ -302,11 +307,11 @@ mod tests {
         [count].into_iter()
     }
 
-    fn record(history: &mut History, second: u64, allowed: u64) {
+    fn record(history: &mut DecisionHistory, second: u64, allowed: u64) {
         history.record(after(second), count(allowed), &CallLatency::default());
     }
 
-    fn allowed(history: &History, track: usize) -> Vec<u32> {
+    fn allowed(history: &DecisionHistory, track: usize) -> Vec<u32> {
         let indices = history.tracks()[track].indices();
         let slots = history.series()[0].slots(track);
         indices.map(|index| slots[index][0]).collect()
@@ -380,7 +385,7 @@ mod tests {
     #[test]
     fn record_belongs_to_the_second_that_has_ended() {
         let midnight = Timestamp::from_micros(START * MICROS);
-        let mut history = History::new(midnight, [].into_iter(), &CallLatency::default());
+        let mut history = DecisionHistory::new(midnight, [].into_iter(), &CallLatency::default());
         let next = Timestamp::from_micros((START + 1) * MICROS + 20_000);
         history.record(next, count(5), &CallLatency::default());
         assert_eq!(history.second(), START);
@@ -398,7 +403,7 @@ mod tests {
             queue_wait: DurationCounts::default(),
             round_trip: counter.counts(),
         };
-        let mut history = History::new(after(0), count(1_000), &latency);
+        let mut history = DecisionHistory::new(after(0), count(1_000), &latency);
         assert_eq!(history.series()[0].totals[0], 1_000);
         history.record(after(0), count(1_000), &latency);
         history.record(after(1), count(1_003), &latency);

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::{
-    history::{History, Series, Track},
+    history::{DecisionHistory, DecisionSeries, Track},
     state::{Decisions, LatencyState},
 };
 
@@ -35,7 +35,7 @@ struct SeriesView {
 }
 
 impl HistoryView {
-    pub(super) fn of(history: &History) -> Self {
+    pub(super) fn of(history: &DecisionHistory) -> Self {
         let tracks = history.tracks().iter().enumerate();
         let tracks = tracks.map(|(number, track)| TrackView {
             step: track.step,
@@ -59,7 +59,7 @@ impl HistoryView {
 }
 
 impl SeriesView {
-    fn of(series: &Series, number: usize, track: &Track) -> Self {
+    fn of(series: &DecisionSeries, number: usize, track: &Track) -> Self {
         let slots = series.slots(number);
         let counts = (0..series.totals.len()).map(|kind| {
             let counts: Vec<u32> = track.indices().map(|index| slots[index][kind]).collect();

@@ -22,11 +22,14 @@ use super::{
     json,
     key_view::{KeyState, KeyStates, policy_of},
     policy_keys::{KeyForm, PolicyKey, PolicyKeys},
-    shared::Shared,
+    shared::SharedDashboard,
 };
 
 /// Returns the state of a key under each policy. Charges nothing.
-pub(super) async fn look_up(State(shared): State<Arc<Shared>>, request: Request<Body>) -> Result {
+pub(super) async fn look_up(
+    State(shared): State<Arc<SharedDashboard>>,
+    request: Request<Body>,
+) -> Result {
     let KeyRequest { key, form, policy } = read_json(request).await?;
     let keys = PolicyKeys::new(&shared, &key, form, policy.as_deref())?;
     let charges = keys.keys.iter().map(|key| key.charge().to_owned());
@@ -43,7 +46,7 @@ pub(super) async fn look_up(State(shared): State<Arc<Shared>>, request: Request<
 
 /// Gives a key its full quota again and ends its ban, under one policy or all.
 pub(super) async fn reset(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<SharedDashboard>>,
     Extension(access): Extension<Access>,
     request: Request<Body>,
 ) -> Result {
@@ -58,7 +61,7 @@ pub(super) async fn reset(
 
 /// Refunds units of a key under one policy.
 pub(super) async fn refund(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<SharedDashboard>>,
     Extension(access): Extension<Access>,
     request: Request<Body>,
 ) -> Result {
@@ -86,7 +89,7 @@ pub(super) async fn refund(
 
 /// Denies a key for a time, under one policy or all.
 pub(super) async fn block(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<SharedDashboard>>,
     Extension(access): Extension<Access>,
     request: Request<Body>,
 ) -> Result {
@@ -111,7 +114,7 @@ pub(super) async fn block(
 
 /// Ends the block of a key under one policy, or that under all.
 pub(super) async fn unblock(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<SharedDashboard>>,
     Extension(access): Extension<Access>,
     request: Request<Body>,
 ) -> Result {
@@ -131,7 +134,7 @@ pub(super) async fn unblock(
 
 /// Returns the active blocks; those that are known, if the store does not answer. Their keys are shown as they are counted,
 /// so this needs write access.
-pub(super) async fn blocks(State(shared): State<Arc<Shared>>) -> Result {
+pub(super) async fn blocks(State(shared): State<Arc<SharedDashboard>>) -> Result {
     let limiter = shared.watched.limiter();
     let refreshed = limiter.refresh_blocks().await;
     let blocks = limiter.blocks();

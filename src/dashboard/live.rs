@@ -9,22 +9,22 @@ use tokio::sync::watch;
 
 use super::{
     api_error::ApiError,
-    places::{Place, Reader},
+    permits::{PageReader, StreamPermit},
     sampler,
-    shared::Shared,
+    shared::SharedDashboard,
 };
 
 /// Sends the present state, and then each new one.
 ///
-/// A client that reads slowly misses states, and none is kept for it. A stream ends with its place, so that the rights of
+/// A client that reads slowly misses states, and none is kept for it. A stream ends with its permit, so that the rights of
 /// its client are checked again.
 ///
 /// # Errors
 ///
 /// 503 if too many pages follow, or if the dashboard is closed.
 pub(super) fn follow(
-    shared: &Shared,
-    reader: Reader,
+    shared: &SharedDashboard,
+    reader: PageReader,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>> + use<>>, ApiError> {
     let states = shared.live.lock().as_ref().map(watch::Sender::subscribe);
     let states = states.ok_or_else(|| {
@@ -33,14 +33,14 @@ pub(super) fn follow(
             "the dashboard is closed, since its server shuts down",
         )
     })?;
-    let place = Place::take(&shared.places, reader).ok_or_else(|| {
+    let permit = StreamPermit::take(&shared.permits, reader).ok_or_else(|| {
         let message = "too many pages follow this dashboard: close one, or wait";
         unavailable("too_many_streams", message)
     })?;
-    let client = Client {
+    let client = Follower {
         states,
         next: Some(sampler::state(shared).into()),
-        place,
+        permit,
     };
     Ok(Sse::new(unfold(client, async |mut client| {
         let state = client.next().await?;
@@ -54,14 +54,14 @@ fn unavailable(code: &'static str, message: &str) -> ApiError {
 }
 
 /// A client that follows.
-struct Client {
+struct Follower {
     states: watch::Receiver<Arc<str>>,
     /// The first state.
     next: Option<Arc<str>>,
-    place: Place,
+    permit: StreamPermit,
 }
 
-impl Client {
+impl Follower {
     async fn next(&mut self) -> Option<Arc<str>> {
         let next = match self.next.take() {
             Some(first) => first,
@@ -70,6 +70,6 @@ impl Client {
                 self.states.borrow_and_update().clone()
             }
         };
-        (!self.place.is_over()).then_some(next)
+        (!self.permit.is_over()).then_some(next)
     }
 }

@@ -184,7 +184,8 @@ mod keys;
 mod live;
 mod page;
 mod penalty_view;
-mod places;
+mod permits;
+
 mod policy_keys;
 mod requested_host;
 mod router;

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{charge::Charge, extract::CallerId, key::Key, policy::Policy, rules::KeySource};
 
-use super::{api::Result, api_error::ApiError, shared::Shared, watched::WatchedPolicy};
+use super::{api::Result, api_error::ApiError, shared::SharedDashboard, watched::WatchedPolicy};
 
 /// The keys of a caller, each with its policy.
 ///
@@ -39,12 +39,12 @@ impl PolicyKeys {
     ///
     /// 400 if the text does not have this form, or if there is no such policy.
     pub(super) fn new(
-        shared: &Shared,
+        shared: &SharedDashboard,
         text: &str,
         form: KeyForm,
         policy: Option<&str>,
     ) -> Result<Self> {
-        let caller = Caller::parse(shared, text, form)?;
+        let caller = NamedCaller::parse(shared, text, form)?;
         let mut policies = shared.watched.policies();
         if let Some(name) = policy {
             policies.retain(|watched| watched.policy.name().as_str() == name);
@@ -63,7 +63,7 @@ impl PolicyKeys {
         Ok(made)
     }
 
-    fn add(&mut self, watched: WatchedPolicy, caller: &Caller<'_>, form: KeyForm) {
+    fn add(&mut self, watched: WatchedPolicy, caller: &NamedCaller<'_>, form: KeyForm) {
         let WatchedPolicy {
             policy,
             source,
@@ -131,17 +131,17 @@ impl PolicyKey {
     }
 }
 
-// === Caller ===
+// === NamedCaller ===
 
 /// A caller as the operator names it.
-enum Caller<'a> {
+enum NamedCaller<'a> {
     /// By its key, which is the same under each policy.
     Counted(Key),
     Known(CallerId<'a>),
 }
 
-impl<'a> Caller<'a> {
-    fn parse(shared: &'a Shared, text: &'a str, form: KeyForm) -> Result<Self> {
+impl<'a> NamedCaller<'a> {
+    fn parse(shared: &'a SharedDashboard, text: &'a str, form: KeyForm) -> Result<Self> {
         if text.is_empty() || text.len() > MAX_KEY {
             let message = format!("a key has 1 to {MAX_KEY} bytes");
             return Err(ApiError::bad_request(message));

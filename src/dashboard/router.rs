@@ -18,13 +18,15 @@ use http::{
     },
 };
 
-use super::{access::Access, api, api_error::ApiError, guard::Guard, keys, page, shared::Shared};
+use super::{
+    access::Access, api, api_error::ApiError, guard::ApiGuard, keys, page, shared::SharedDashboard,
+};
 
 #[cfg(feature = "reload")]
 use super::rules;
 
 /// Returns the routes of the page and of its API.
-pub(super) fn routes(shared: Arc<Shared>, guard: Arc<Guard>) -> Router {
+pub(super) fn routes(shared: Arc<SharedDashboard>, guard: Arc<ApiGuard>) -> Router {
     let writes = Router::new()
         .route("/api/blocks", get(keys::blocks))
         .route("/api/key/block", post(keys::block))
@@ -62,32 +64,32 @@ pub(super) fn routes(shared: Arc<Shared>, guard: Arc<Guard>) -> Router {
 }
 
 #[cfg(feature = "reload")]
-fn rule_versions() -> Router<Arc<Shared>> {
+fn rule_versions() -> Router<Arc<SharedDashboard>> {
     Router::new()
         .route("/api/rules", get(rules::versions))
         .route("/api/rules/{version}", get(rules::version))
 }
 
 #[cfg(not(feature = "reload"))]
-fn rule_versions() -> Router<Arc<Shared>> {
+fn rule_versions() -> Router<Arc<SharedDashboard>> {
     Router::new()
 }
 
 #[cfg(feature = "reload")]
-fn rule_changes() -> Router<Arc<Shared>> {
+fn rule_changes() -> Router<Arc<SharedDashboard>> {
     Router::new()
         .route("/api/rules/push", post(rules::push))
         .route("/api/rules/roll-back", post(rules::roll_back))
 }
 
 #[cfg(not(feature = "reload"))]
-fn rule_changes() -> Router<Arc<Shared>> {
+fn rule_changes() -> Router<Arc<SharedDashboard>> {
     Router::new()
 }
 
 /// Responds with the rights of a request, also of one that has none: so the page learns that it must ask for a token.
 async fn session(
-    State((shared, guard)): State<(Arc<Shared>, Arc<Guard>)>,
+    State((shared, guard)): State<(Arc<SharedDashboard>, Arc<ApiGuard>)>,
     request: Request<Body>,
 ) -> Response {
     let (parts, _) = request.into_parts();
@@ -99,7 +101,7 @@ async fn session(
 
 /// Passes a request to a host of the dashboard.
 async fn check_host(
-    State(guard): State<Arc<Guard>>,
+    State(guard): State<Arc<ApiGuard>>,
     request: Request<Body>,
     next: Next,
 ) -> Response {
@@ -111,7 +113,7 @@ async fn check_host(
 }
 
 /// Passes a request with rights to the API.
-async fn admit(State(guard): State<Arc<Guard>>, request: Request<Body>, next: Next) -> Response {
+async fn admit(State(guard): State<Arc<ApiGuard>>, request: Request<Body>, next: Next) -> Response {
     let (mut parts, body) = request.into_parts();
     match guard.admit(&parts) {
         Ok(access) => {

@@ -25,11 +25,11 @@ use super::{
     api_error::ApiError,
     body::{MAX_RULES, read_json, read_json_up_to},
     json,
-    shared::Shared,
+    shared::SharedDashboard,
 };
 
 /// Returns the versions, without their texts. If the source is unavailable, only the current one.
-pub(super) async fn versions(State(shared): State<Arc<Shared>>) -> Result {
+pub(super) async fn versions(State(shared): State<Arc<SharedDashboard>>) -> Result {
     let rules = handle(&shared)?;
     let (history, source_error) = match rules.history().await {
         Ok(history) => (history, None),
@@ -57,7 +57,7 @@ pub(super) async fn versions(State(shared): State<Arc<Shared>>) -> Result {
 
 /// Returns one version with its text.
 pub(super) async fn version(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<SharedDashboard>>,
     number: std::result::Result<Path<u64>, PathRejection>,
 ) -> Result {
     let rules = handle(&shared)?;
@@ -81,7 +81,7 @@ pub(super) async fn version(
 
 /// Replaces the rules by others.
 pub(super) async fn push(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<SharedDashboard>>,
     Extension(access): Extension<Access>,
     request: Request<Body>,
 ) -> Result {
@@ -102,7 +102,7 @@ pub(super) async fn push(
 
 /// Applies an earlier version again, as a new version.
 pub(super) async fn roll_back(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<SharedDashboard>>,
     Extension(access): Extension<Access>,
     request: Request<Body>,
 ) -> Result {
@@ -112,14 +112,14 @@ pub(super) async fn roll_back(
     Ok(changed(&version, &access))
 }
 
-fn handle(shared: &Shared) -> Result<&RulesHandle> {
+fn handle(shared: &SharedDashboard) -> Result<&RulesHandle> {
     shared.rules.as_ref().ok_or_else(|| {
         ApiError::not_found("the dashboard was built without the handle of the rules")
     })
 }
 
 /// Returns the handle of rules that can be replaced from here.
-fn changeable(shared: &Shared) -> Result<&RulesHandle> {
+fn changeable(shared: &SharedDashboard) -> Result<&RulesHandle> {
     let rules = handle(shared)?;
     if rules.is_of_file() {
         return Err(ApiError::new(

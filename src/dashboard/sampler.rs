@@ -15,10 +15,10 @@ use crate::{
     task::{Running, timer},
 };
 
-use super::{json, shared::Shared, state::State};
+use super::{json, shared::SharedDashboard, state::State};
 
 /// Starts the sampler, unless it runs. Each request calls this, since the system may have had no thread for it before.
-pub(super) fn start(shared: &Arc<Shared>) {
+pub(super) fn start(shared: &Arc<SharedDashboard>) {
     let this = Arc::downgrade(shared);
     shared
         .sampler
@@ -26,14 +26,14 @@ pub(super) fn start(shared: &Arc<Shared>) {
 }
 
 /// Returns the present state as JSON.
-pub(super) fn state(shared: &Shared) -> String {
+pub(super) fn state(shared: &SharedDashboard) -> String {
     let limiter = shared.watched.limiter();
     let (stats, health) = (limiter.stats(), limiter.health());
     json::text(&State::of(shared, &stats, &health))
 }
 
 /// Samples until the dashboard and its routes are dropped.
-async fn sample_every_second(shared: Weak<Shared>, _running: Running) {
+async fn sample_every_second(shared: Weak<SharedDashboard>, _running: Running) {
     while let Some(shared) = shared.upgrade() {
         sample(&shared);
         let past_second = shared.clock.now().as_micros() % SECOND;
@@ -45,7 +45,7 @@ async fn sample_every_second(shared: Weak<Shared>, _running: Running) {
 }
 
 /// Records what happened since the last sample, and sends the state to the clients that follow.
-fn sample(shared: &Shared) {
+fn sample(shared: &SharedDashboard) {
     let limiter = shared.watched.limiter();
     let (stats, health) = (limiter.stats(), limiter.health());
     let latency = shared.latency.lock().add(&stats);
@@ -56,7 +56,7 @@ fn sample(shared: &Shared) {
     publish(shared, &stats, &health);
 }
 
-fn publish(shared: &Shared, stats: &Stats, health: &Health) {
+fn publish(shared: &SharedDashboard, stats: &Stats, health: &Health) {
     let live = shared.live.lock();
     if let Some(sender) = &*live
         && sender.receiver_count() > 0

@@ -14,27 +14,27 @@ use crate::{
 #[cfg(feature = "reload")]
 use crate::config::reload::RulesHandle;
 
-use super::{history::History, places::Places, watched::Watched};
+use super::{history::DecisionHistory, permits::StreamPermits, watched::Watched};
 
 /// A limiter with the history of its decisions, and the clients that follow it.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct SharedDashboard {
     pub(super) watched: Watched,
     pub(super) title: Box<str>,
     pub(super) hash_secret: Option<HashSecret>,
     #[cfg(feature = "reload")]
     pub(super) rules: Option<RulesHandle>,
-    pub(super) history: Mutex<History>,
+    pub(super) history: Mutex<DecisionHistory>,
     pub(super) latency: Mutex<TotalLatency>,
     pub(super) clock: Clock,
     /// The latest state as JSON, for clients that follow. Its sender is taken when the dashboard is closed.
     pub(super) live: Mutex<Option<watch::Sender<Arc<str>>>>,
-    pub(super) places: Arc<Places>,
+    pub(super) permits: Arc<StreamPermits>,
     /// The task that samples.
     pub(super) sampler: SingleTask,
 }
 
-impl Shared {
+impl SharedDashboard {
     pub(super) fn new(
         watched: Watched,
         title: Box<str>,
@@ -46,7 +46,7 @@ impl Shared {
         let mut latency = TotalLatency::default();
         let calls = latency.add(&limiter.stats());
         // From now on, decisions are counted, if no other dashboard counts them already.
-        let history = History::new(clock.now(), limiter.tally().counts(), &calls);
+        let history = DecisionHistory::new(clock.now(), limiter.tally().counts(), &calls);
         Self {
             watched,
             title,
@@ -55,7 +55,7 @@ impl Shared {
             rules: None,
             history: Mutex::new(history),
             latency: Mutex::new(latency),
-            places: Places::new(max_clients, clock.clone()),
+            permits: StreamPermits::new(max_clients, clock.clone()),
             clock,
             live: Mutex::new(Some(watch::Sender::new(Arc::from("")))),
             sampler: SingleTask::default(),

@@ -11,8 +11,8 @@ use crate::{
 };
 
 use super::{
-    history::{Latency, Series},
-    shared::Shared,
+    history::{DecisionSeries, Latency},
+    shared::SharedDashboard,
 };
 
 /// Everything that the page shows of one moment.
@@ -125,7 +125,7 @@ struct WarningState {
 }
 
 impl State {
-    pub(super) fn of(shared: &Shared, stats: &Stats, health: &Health) -> Self {
+    pub(super) fn of(shared: &SharedDashboard, stats: &Stats, health: &Health) -> Self {
         let watched = &shared.watched;
         let history = shared.history.lock();
         let decisions = history.series().iter().map(Decisions::of).collect();
@@ -163,7 +163,7 @@ impl State {
 }
 
 impl Decisions {
-    pub(super) fn of(series: &Series) -> Self {
+    pub(super) fn of(series: &DecisionSeries) -> Self {
         Self {
             policy: series.policy.to_string(),
             tier: series.tier.to_string(),

@@ -25,7 +25,7 @@ use super::{
 /// bits of the hash, so the time of a lookup reveals nothing about other clients' keys.
 #[derive(Clone, Debug)]
 pub struct ApiKey {
-    location: Location,
+    location: SecretSource,
     hash_secret: Option<HashSecret>,
 }
 
@@ -34,7 +34,9 @@ impl ApiKey {
     /// once is ambiguous. An invalid name fails when the layer is built.
     #[must_use]
     pub fn header(name: impl AsRef<str>) -> Self {
-        Self::at(Location::Header(header::parse_header_name(name.as_ref())))
+        Self::at(SecretSource::Header(header::parse_header_name(
+            name.as_ref(),
+        )))
     }
 
     /// Reads the token from `Authorization: Bearer <token>`.
@@ -44,13 +46,13 @@ impl ApiKey {
     /// (RFC 6750, section 2.1), but proxies join repeated lines by commas, and handlers may cut off the rest.
     #[must_use]
     pub const fn bearer() -> Self {
-        Self::at(Location::Bearer)
+        Self::at(SecretSource::Bearer)
     }
 
     /// Reads the API key from this query parameter, as [`QueryParam`](super::QueryParam) does.
     #[must_use]
     pub fn query(name: impl AsRef<str>) -> Self {
-        Self::at(Location::Query(query::param_name(name.as_ref())))
+        Self::at(SecretSource::Query(query::param_name(name.as_ref())))
     }
 
     /// Sets the secret to hash with, which must be the same on every instance.
@@ -62,7 +64,7 @@ impl ApiKey {
         self
     }
 
-    const fn at(location: Location) -> Self {
+    const fn at(location: SecretSource) -> Self {
         Self {
             location,
             hash_secret: None,
@@ -73,12 +75,14 @@ impl ApiKey {
 impl KeyExtractor for ApiKey {
     fn extract(&self, parts: &Parts) -> Extracted<Key> {
         let secret = match &self.location {
-            Location::Bearer => header::single(&parts.headers, &AUTHORIZATION)
+            SecretSource::Bearer => header::single(&parts.headers, &AUTHORIZATION)
                 .and_then(bearer_token)
                 .map(Cow::Borrowed),
-            Location::Header(Ok(name)) => header::single(&parts.headers, name).map(Cow::Borrowed),
-            Location::Header(Err(_)) => Extracted::Absent,
-            Location::Query(name) => query::single(&parts.uri, name),
+            SecretSource::Header(Ok(name)) => {
+                header::single(&parts.headers, name).map(Cow::Borrowed)
+            }
+            SecretSource::Header(Err(_)) => Extracted::Absent,
+            SecretSource::Query(name) => query::single(&parts.uri, name),
         };
         secret.map(|secret| secret_key(self.hash_secret.as_ref(), &secret))
     }
@@ -93,17 +97,17 @@ impl KeyExtractor for ApiKey {
     /// `bearer-token`, the name of the header, or `query:` followed by the name of the parameter.
     fn label(&self) -> &str {
         match &self.location {
-            Location::Bearer => "bearer-token",
-            Location::Header(name) => header::label(name),
-            Location::Query(name) => name.label(),
+            SecretSource::Bearer => "bearer-token",
+            SecretSource::Header(name) => header::label(name),
+            SecretSource::Query(name) => name.label(),
         }
     }
 
     fn validate(&self) -> Result<(), Error> {
         match &self.location {
-            Location::Bearer => Ok(()),
-            Location::Header(name) => name.as_ref().map(drop).map_err(Clone::clone),
-            Location::Query(name) => query::validate(name),
+            SecretSource::Bearer => Ok(()),
+            SecretSource::Header(name) => name.as_ref().map(drop).map_err(Clone::clone),
+            SecretSource::Query(name) => query::validate(name),
         }
     }
 
@@ -115,8 +119,8 @@ impl KeyExtractor for ApiKey {
     /// `Bearer` for a bearer token, else `ApiKey`, a name from API descriptions: no scheme is registered for API keys.
     fn challenge(&self, _: &Parts) -> Option<HeaderValue> {
         let scheme = match &self.location {
-            Location::Bearer => "Bearer",
-            Location::Header(_) | Location::Query(_) => "ApiKey",
+            SecretSource::Bearer => "Bearer",
+            SecretSource::Header(_) | SecretSource::Query(_) => "ApiKey",
         };
         Some(HeaderValue::from_static(scheme))
     }
@@ -159,11 +163,11 @@ fn is_separator(byte: u8) -> bool {
     byte == b',' || byte.is_ascii_whitespace()
 }
 
-// === Location ===
+// === SecretSource ===
 
 /// The part of the request that holds the secret.
 #[derive(Clone, Debug)]
-enum Location {
+enum SecretSource {
     /// `Authorization: Bearer`.
     Bearer,
     Header(Result<HeaderName, Error>),

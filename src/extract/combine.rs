@@ -78,8 +78,8 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for And<A, B> {
 
     fn missing_label(&self, parts: &Parts) -> &str {
         match self.missing_part(parts).0 {
-            Part::First => self.first.missing_label(parts),
-            Part::Second => self.second.missing_label(parts),
+            MissingHalf::First => self.first.missing_label(parts),
+            MissingHalf::Second => self.second.missing_label(parts),
         }
     }
 
@@ -87,8 +87,8 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for And<A, B> {
     fn missing_status(&self, parts: &Parts) -> StatusCode {
         match self.missing_part(parts) {
             (_, Some(status)) => status,
-            (Part::First, None) => self.first.missing_status(parts),
-            (Part::Second, None) => self.second.missing_status(parts),
+            (MissingHalf::First, None) => self.first.missing_status(parts),
+            (MissingHalf::Second, None) => self.second.missing_status(parts),
         }
     }
 
@@ -116,16 +116,16 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for And<A, B> {
 
 impl<A: KeyExtractor, B: KeyExtractor> And<A, B> {
     /// Returns the part that keeps the request from having a key, and its status if that was asked.
-    fn missing_part(&self, parts: &Parts) -> (Part, Option<StatusCode>) {
+    fn missing_part(&self, parts: &Parts) -> (MissingHalf, Option<StatusCode>) {
         match (self.first.extract(parts), self.second.extract(parts)) {
             (Extracted::Found(_), _) | (Extracted::Absent, Extracted::Ambiguous) => {
-                (Part::Second, None)
+                (MissingHalf::Second, None)
             }
             (Extracted::Absent, Extracted::Absent) => {
                 let (part, status) = self.missing_part_of_both(parts);
                 (part, Some(status))
             }
-            (Extracted::Absent | Extracted::Ambiguous, _) => (Part::First, None),
+            (Extracted::Absent | Extracted::Ambiguous, _) => (MissingHalf::First, None),
         }
     }
 
@@ -133,7 +133,7 @@ impl<A: KeyExtractor, B: KeyExtractor> And<A, B> {
     /// status too.
     ///
     /// Each part is asked once: asked twice, the work would double with each further key that is joined.
-    fn missing_part_of_both(&self, parts: &Parts) -> (Part, StatusCode) {
+    fn missing_part_of_both(&self, parts: &Parts) -> (MissingHalf, StatusCode) {
         let ranked = |part: &dyn KeyExtractor| {
             let status = part.missing_status(parts);
             let by_status = match status {
@@ -146,15 +146,15 @@ impl<A: KeyExtractor, B: KeyExtractor> And<A, B> {
         };
         let (first, second) = (ranked(&self.first), ranked(&self.second));
         if first.0 <= second.0 {
-            (Part::First, first.1)
+            (MissingHalf::First, first.1)
         } else {
-            (Part::Second, second.1)
+            (MissingHalf::Second, second.1)
         }
     }
 }
 
 /// One of the extractors of [`And`].
-enum Part {
+enum MissingHalf {
     First,
     Second,
 }

@@ -32,10 +32,10 @@ pub(super) struct SeriesTable<T> {
     overflow: T,
 }
 
-type Link<T> = OnceLock<Box<Series<T>>>;
+type Link<T> = OnceLock<Box<PolicySeries<T>>>;
 
 /// The value of one policy and tier.
-struct Series<T> {
+struct PolicySeries<T> {
     id: u64,
     value: T,
     next: Link<T>,
@@ -69,7 +69,7 @@ impl<T> SeriesTable<T> {
 
     /// Returns the series with this hash, or the place of a new one.
     #[inline]
-    fn find(&self, id: u64) -> Result<&Series<T>, &Link<T>> {
+    fn find(&self, id: u64) -> Result<&PolicySeries<T>, &Link<T>> {
         #[expect(
             clippy::cast_possible_truncation,
             reason = "the lowest bits are enough"
@@ -122,7 +122,7 @@ impl<T> SeriesTable<T> {
             Err(link) => {
                 counts.pairs += 1;
                 let create = || {
-                    Box::new(Series {
+                    Box::new(PolicySeries {
                         id,
                         value: create(policy.name().as_str(), tier),
                         next: OnceLock::new(),

@@ -69,7 +69,7 @@ impl Snapshot {
     ///
     /// [`ErrorKind::ForeignValue`] if no instance can have written these bytes.
     pub fn decode(bytes: &[u8]) -> Result<Self, Error> {
-        let mut reader = Reader { bytes };
+        let mut reader = SnapshotReader { bytes };
         let snapshot = reader.snapshot().filter(|_| reader.bytes.is_empty());
         snapshot.ok_or_else(|| {
             Error::new(
@@ -97,14 +97,14 @@ fn put_text(bytes: &mut Vec<u8>, text: &str) {
 
 const VERSION: u8 = 1;
 
-// === Reader ===
+// === SnapshotReader ===
 
 /// The bytes that have not been read yet. `None` means that they are invalid.
-struct Reader<'a> {
+struct SnapshotReader<'a> {
     bytes: &'a [u8],
 }
 
-impl<'a> Reader<'a> {
+impl<'a> SnapshotReader<'a> {
     fn snapshot(&mut self) -> Option<Snapshot> {
         if self.take(1)? != [VERSION] {
             return None;

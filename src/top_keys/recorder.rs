@@ -44,11 +44,11 @@ use super::{
 /// See the [module docs](super) for bounds and costs.
 #[derive(Clone, Debug)]
 pub struct TopKeys {
-    shared: Arc<Shared>,
+    shared: Arc<SharedCounts>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct SharedCounts {
     clock: Clock,
     /// In microseconds.
     half: u64,
@@ -73,7 +73,7 @@ impl TopKeys {
         let policies = (0..max_policies).map(|_| OnceLock::new());
         let threads = thread::available_parallelism().map_or(1, usize::from);
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(SharedCounts {
                 clock,
                 half: micros(window) / 2,
                 capacity,
@@ -182,7 +182,7 @@ impl TopKeys {
     }
 }
 
-impl Shared {
+impl SharedCounts {
     /// Returns the number of the half window that contains this time.
     fn half_at(&self, now: Timestamp) -> u64 {
         now.as_micros() / self.half
@@ -246,13 +246,13 @@ struct PolicyShards {
     name: PolicyName,
     hash: NameHash,
     /// A power of two.
-    shards: Box<[Shard]>,
+    shards: Box<[CountShard]>,
 }
 
 /// A part of the counts, alone on its cache line. Empty until it is first used.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-struct Shard(Mutex<Option<Box<Halves>>>);
+struct CountShard(Mutex<Option<Box<Halves>>>);
 
 /// A copy of a summary.
 struct Copied {
@@ -263,7 +263,7 @@ struct Copied {
 
 impl PolicyShards {
     fn new(name: PolicyName, hash: NameHash, shards: usize) -> Self {
-        let shards = (0..shards).map(|_| Shard::default());
+        let shards = (0..shards).map(|_| CountShard::default());
         Self {
             name,
             hash,
