@@ -14,15 +14,18 @@ use super::{catalog, series::SeriesTable};
 /// The counters of all policies and tiers of one limiter, with one recorder.
 #[derive(Debug)]
 pub(super) struct DecisionCounters {
-    table: SeriesTable<Counters>,
+    table: SeriesTable<OutcomeCounters>,
     pub(super) failed: Counter,
 }
+
+/// The counters of one policy and tier, each registered with its first decision.
+type OutcomeCounters = [OnceLock<Counter>; 2 * OUTCOMES * PLACES];
 
 impl DecisionCounters {
     /// Registers the counter of errors. The others follow with their first decision.
     pub(super) fn register() -> Self {
         Self {
-            table: SeriesTable::new(Counters::new),
+            table: SeriesTable::default(),
             failed: counter!(catalog::FAILED_DECISIONS.name),
         }
     }
@@ -36,45 +39,20 @@ impl DecisionCounters {
         outcome: Outcome,
         counted_by: CountedBy,
     ) {
-        let counters = self.table.of(policy, Counters::new);
-        counters
-            .counter(is_shadow, outcome, counted_by)
-            .increment(1);
-    }
-}
-
-// === Counters ===
-
-/// The counters of one policy and tier, each registered with its first decision.
-struct Counters {
-    policy: String,
-    tier: String,
-    counters: [OnceLock<Counter>; 2 * OUTCOMES * PLACES],
-}
-
-impl Counters {
-    fn new(policy: &str, tier: &str) -> Self {
-        Self {
-            policy: policy.to_owned(),
-            tier: tier.to_owned(),
-            counters: [const { OnceLock::new() }; 2 * OUTCOMES * PLACES],
-        }
-    }
-
-    #[inline]
-    fn counter(&self, is_shadow: bool, outcome: Outcome, counted_by: CountedBy) -> &Counter {
+        let series = self.table.of(policy);
         let outcomes = usize::from(is_shadow) * OUTCOMES + outcome as usize;
         let index = outcomes * PLACES + counted_by as usize;
-        self.counters[index].get_or_init(|| {
+        let counter = series.value[index].get_or_init(|| {
             counter!(
                 catalog::DECISIONS.name,
-                "policy" => self.policy.clone(),
-                "tier" => self.tier.clone(),
+                "policy" => series.policy.to_string(),
+                "tier" => series.tier.to_string(),
                 "mode" => if is_shadow { SHADOW } else { ENFORCED },
                 "outcome" => outcome.name(),
                 "counted_by" => counted_by.name(),
             )
-        })
+        });
+        counter.increment(1);
     }
 }
 

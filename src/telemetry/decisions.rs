@@ -12,7 +12,6 @@
 
 use std::fmt;
 use std::mem;
-#[cfg(feature = "metrics")]
 use std::sync::Arc;
 #[cfg(feature = "dashboard")]
 use std::sync::OnceLock;
@@ -37,7 +36,7 @@ use crate::{
 #[cfg(any(feature = "metrics", feature = "tracing"))]
 use crate::decision::{DeniedBy, PolicyState};
 
-use super::recorders::{Hooks, Recorders};
+use super::recorders::{Hook, Recorders};
 
 #[cfg(feature = "metrics")]
 use super::{counters::DecisionCounters, per_recorder::PerRecorder};
@@ -56,7 +55,7 @@ use super::tally::DecisionTally;
 pub(crate) struct DecisionObserver {
     #[cfg(feature = "metrics")]
     counters: Arc<PerRecorder<DecisionCounters>>,
-    hooks: Option<Hooks>,
+    hooks: Option<Arc<[Hook]>>,
     /// Empty until a dashboard is built for the limiter.
     #[cfg(feature = "dashboard")]
     tally: Arc<OnceLock<DecisionTally>>,
@@ -124,7 +123,9 @@ impl DecisionObserver {
         #[cfg(feature = "metrics")]
         self.count(charges, result);
         if let Some(hooks) = &self.hooks {
-            hooks.call(charges, result);
+            for hook in &**hooks {
+                hook(charges, result);
+            }
         }
         #[cfg(feature = "tracing")]
         if is_logged() {

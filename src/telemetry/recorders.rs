@@ -11,7 +11,7 @@ use crate::explain::RecentDenials;
 use crate::top_keys::TopKeys;
 
 /// Called with the charges and the result of each decision.
-type Hook = Arc<dyn Fn(&[Charge<'_>], &Result<Decision, Error>) + Send + Sync>;
+pub(super) type Hook = Arc<dyn Fn(&[Charge<'_>], &Result<Decision, Error>) + Send + Sync>;
 
 /// The recorders of one limiter.
 #[derive(Clone, Default)]
@@ -47,7 +47,7 @@ impl Recorders {
     }
 
     /// Returns all that is called with each decision; `None` if nothing is.
-    pub(super) fn hooks(&self) -> Option<Hooks> {
+    pub(super) fn hooks(&self) -> Option<Arc<[Hook]>> {
         #[cfg_attr(
             not(any(feature = "explain", feature = "top-keys")),
             expect(unused_mut, reason = "these features add theirs")
@@ -69,7 +69,7 @@ impl Recorders {
                 }
             }));
         }
-        (!hooks.is_empty()).then(|| Hooks(hooks.into()))
+        (!hooks.is_empty()).then(|| hooks.into())
     }
 }
 
@@ -78,18 +78,5 @@ impl fmt::Debug for Recorders {
         f.debug_struct("Recorders")
             .field("hooks", &self.hooks.len())
             .finish_non_exhaustive()
-    }
-}
-
-/// The hooks of one limiter. Clones are cheap.
-#[derive(Clone)]
-pub(super) struct Hooks(Arc<[Hook]>);
-
-impl Hooks {
-    /// Calls all hooks.
-    pub(super) fn call(&self, charges: &[Charge<'_>], result: &Result<Decision, Error>) {
-        for hook in &*self.0 {
-            hook(charges, result);
-        }
     }
 }

@@ -28,16 +28,19 @@ pub(super) struct SeriesTable<T> {
     counts: Mutex<Counts>,
     /// Whether no more pairs get a series.
     is_full: AtomicBool,
-    /// The value of everything beyond the last pair.
-    overflow: T,
+    /// The series of everything beyond the last pair.
+    overflow: PolicySeries<T>,
 }
 
 type Link<T> = OnceLock<Box<PolicySeries<T>>>;
 
 /// The value of one policy and tier.
-struct PolicySeries<T> {
+pub(super) struct PolicySeries<T> {
     id: u64,
-    value: T,
+    pub(super) policy: Box<str>,
+    /// `none` for the policy's own quota.
+    pub(super) tier: Box<str>,
+    pub(super) value: T,
     next: Link<T>,
 }
 
@@ -47,23 +50,13 @@ struct Counts {
     pairs: usize,
 }
 
-impl<T> SeriesTable<T> {
-    /// Creates an empty table. `create` makes a value from the names of a policy and a tier.
-    pub(super) fn new(create: impl Fn(&str, &str) -> T) -> Self {
-        Self {
-            heads: [const { OnceLock::new() }; HEADS],
-            counts: Mutex::default(),
-            is_full: AtomicBool::new(false),
-            overflow: create(OTHER, OTHER),
-        }
-    }
-
-    /// Returns the value of a policy, made by `create` if it is the first of its policy and tier.
+impl<T: Default> SeriesTable<T> {
+    /// Returns the series of a policy, which is new if it is the first of its policy and tier.
     #[inline]
-    pub(super) fn of(&self, policy: &Policy, create: impl Fn(&str, &str) -> T) -> &T {
+    pub(super) fn of(&self, policy: &Policy) -> &PolicySeries<T> {
         match self.find(policy.series()) {
-            Ok(series) => &series.value,
-            Err(_) => self.add(policy, create),
+            Ok(series) => series,
+            Err(_) => self.add(policy),
         }
     }
 
@@ -84,14 +77,14 @@ impl<T> SeriesTable<T> {
         Err(link)
     }
 
-    /// Returns a new value for a policy and tier, or the one that all others share if there are too many.
+    /// Returns a new series for a policy and tier, or the one that all others share if there are too many.
     #[cold]
-    fn add(&self, policy: &Policy, create: impl Fn(&str, &str) -> T) -> &T {
+    fn add(&self, policy: &Policy) -> &PolicySeries<T> {
         let id_of_others = !policy.name_hash().low;
         if policy.tier().is_some()
             && let Ok(others) = self.find(id_of_others)
         {
-            return &others.value;
+            return others;
         }
         if self.is_full.load(Ordering::Relaxed) {
             return &self.overflow;
@@ -99,7 +92,7 @@ impl<T> SeriesTable<T> {
         let mut counts = self.counts.lock();
         // Another thread may have added it meanwhile.
         if let Ok(series) = self.find(policy.series()) {
-            return &series.value;
+            return series;
         }
         let (id, tier) = match policy.tier() {
             None => (policy.series(), NO_TIER),
@@ -118,17 +111,10 @@ impl<T> SeriesTable<T> {
             return &self.overflow;
         }
         match self.find(id) {
-            Ok(series) => &series.value,
+            Ok(series) => series,
             Err(link) => {
                 counts.pairs += 1;
-                let create = || {
-                    Box::new(PolicySeries {
-                        id,
-                        value: create(policy.name().as_str(), tier),
-                        next: OnceLock::new(),
-                    })
-                };
-                &link.get_or_init(create).value
+                link.get_or_init(|| Box::new(PolicySeries::new(id, policy.name().as_str(), tier)))
             }
         }
     }
@@ -136,13 +122,24 @@ impl<T> SeriesTable<T> {
 
 #[cfg(feature = "dashboard")]
 impl<T> SeriesTable<T> {
-    /// Returns all values, and last that of everything beyond the last pair.
-    pub(super) fn values(&self) -> impl Iterator<Item = &T> {
-        let values = self.heads.iter().flat_map(|head| {
-            let first = head.get();
-            iter::successors(first, |series| series.next.get()).map(|series| &series.value)
-        });
-        values.chain([&self.overflow])
+    /// Returns all series, and last that of everything beyond the last pair.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &PolicySeries<T>> {
+        let boxes = self
+            .heads
+            .iter()
+            .flat_map(|head| iter::successors(head.get(), |series| series.next.get()));
+        boxes.map(|series| &**series).chain([&self.overflow])
+    }
+}
+
+impl<T: Default> Default for SeriesTable<T> {
+    fn default() -> Self {
+        Self {
+            heads: [const { OnceLock::new() }; HEADS],
+            counts: Mutex::default(),
+            is_full: AtomicBool::new(false),
+            overflow: PolicySeries::new(0, OTHER, OTHER),
+        }
     }
 }
 
@@ -151,6 +148,18 @@ impl<T> fmt::Debug for SeriesTable<T> {
         f.debug_struct("SeriesTable")
             .field("counts", &self.counts)
             .finish_non_exhaustive()
+    }
+}
+
+impl<T: Default> PolicySeries<T> {
+    fn new(id: u64, policy: &str, tier: &str) -> Self {
+        Self {
+            id,
+            policy: policy.into(),
+            tier: tier.into(),
+            value: T::default(),
+            next: OnceLock::new(),
+        }
     }
 }
 
@@ -171,10 +180,10 @@ mod tests {
     /// Returns the labels of the series of these policies, without the one of all others unless it was used.
     fn labels(policies: &[Policy]) -> Vec<(String, String)> {
         let mut labels = Vec::new();
-        let create = |policy: &str, tier: &str| (policy.to_owned(), tier.to_owned());
-        let table = SeriesTable::new(create);
+        let table = SeriesTable::<()>::default();
         for policy in policies {
-            let label = table.of(policy, create).clone();
+            let series = table.of(policy);
+            let label = (series.policy.to_string(), series.tier.to_string());
             if !labels.contains(&label) {
                 labels.push(label);
             }

@@ -34,41 +34,50 @@ struct BreakerCounters {
     shed: Counter,
 }
 
-#[cfg(feature = "metrics")]
 impl BreakerMetrics {
     /// Returns the metrics of the server at this address.
     pub(crate) fn new(address: impl FnOnce() -> Option<String>) -> Self {
+        #[cfg(not(feature = "metrics"))]
+        let _ = address;
         Self {
+            #[cfg(feature = "metrics")]
             server: catalog::server_label(address().as_deref()),
+            #[cfg(feature = "metrics")]
             counters: PerRecorder::default(),
         }
     }
 
     /// Exports all counters, at first with 0.
     pub(crate) fn show(&self) {
+        #[cfg(feature = "metrics")]
         self.record(|_| {});
     }
 
     /// Counts that the breaker opened.
     pub(crate) fn opened(&self) {
+        #[cfg(feature = "metrics")]
         self.record(|counters| counters.opened.increment(1));
     }
 
     /// Counts that the breaker closed.
     pub(crate) fn closed(&self) {
+        #[cfg(feature = "metrics")]
         self.record(|counters| counters.closed.increment(1));
     }
 
     /// Counts a decision that was made without the server, since it failed.
     pub(crate) fn decided_without(&self) {
+        #[cfg(feature = "metrics")]
         self.record(|counters| counters.fallback.increment(1));
     }
 
     /// Counts a decision that was shed.
     pub(crate) fn shed(&self) {
+        #[cfg(feature = "metrics")]
         self.record(|counters| counters.shed.increment(1));
     }
 
+    #[cfg(feature = "metrics")]
     fn record(&self, record: impl FnOnce(&BreakerCounters)) {
         let server = || self.server.clone();
         let transitions = |to: &'static str| counter!(catalog::BREAKER_TRANSITIONS.name, "server" => server(), "to" => to);
@@ -80,28 +89,6 @@ impl BreakerMetrics {
         };
         self.counters.with(register, record);
     }
-}
-
-#[cfg(not(feature = "metrics"))]
-impl BreakerMetrics {
-    pub(crate) fn new(_: impl FnOnce() -> Option<String>) -> Self {
-        Self {}
-    }
-
-    #[inline]
-    pub(crate) fn show(&self) {}
-
-    #[inline]
-    pub(crate) fn opened(&self) {}
-
-    #[inline]
-    pub(crate) fn closed(&self) {}
-
-    #[inline]
-    pub(crate) fn decided_without(&self) {}
-
-    #[inline]
-    pub(crate) fn shed(&self) {}
 }
 
 // === CallMetrics ===

@@ -10,10 +10,7 @@
 //! The history is made from the growth of the tally, once a second, and not on the request path. A second that the sampler
 //! missed, since the runtime was busy, gets its part of the growth, so that a chart shows neither a gap nor a peak.
 
-use std::{
-    array,
-    sync::atomic::{AtomicU64, Ordering},
-};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::{
     decision::{CountedBy, Outcome},
@@ -25,18 +22,11 @@ use super::series::SeriesTable;
 /// The decisions of one limiter since a dashboard was built for it, by policy and tier.
 ///
 /// Counts the same as `tollgate_decisions_total`, which only the application's recorder can read.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct DecisionTally {
-    table: SeriesTable<Tally>,
+    /// The numbers of each kind, in the order of [`DecisionCount`]'s counts.
+    table: SeriesTable<[AtomicU64; KINDS]>,
     failed: AtomicU64,
-}
-
-/// The numbers of one policy and tier, in the order of [`DecisionCount`]'s fields.
-#[derive(Debug)]
-struct Tally {
-    policy: Box<str>,
-    tier: Box<str>,
-    counts: [AtomicU64; KINDS],
 }
 
 impl DecisionTally {
@@ -48,16 +38,16 @@ impl DecisionTally {
         outcome: Outcome,
         counted_by: CountedBy,
     ) {
-        let tally = self.table.of(policy, Tally::new);
+        let counts = &self.table.of(policy).value;
         let kind = match (outcome, is_shadow) {
             (Outcome::Allowed, _) => ALLOWED,
             (Outcome::Limited, false) => DENIED,
             (Outcome::Unavailable, false) => UNAVAILABLE,
             (Outcome::Limited | Outcome::Unavailable, true) => WOULD_DENY,
         };
-        tally.counts[kind].fetch_add(1, Ordering::Relaxed);
+        counts[kind].fetch_add(1, Ordering::Relaxed);
         if matches!(counted_by, CountedBy::Fallback | CountedBy::Uncounted) {
-            tally.counts[FALLBACK].fetch_add(1, Ordering::Relaxed);
+            counts[FALLBACK].fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -73,31 +63,15 @@ impl DecisionTally {
 
     /// Returns the numbers of each policy and tier that had a decision.
     pub(crate) fn counts(&self) -> impl Iterator<Item = DecisionCount<'_>> {
-        let counts = self.table.values().map(|tally| DecisionCount {
-            policy: &tally.policy,
-            tier: &tally.tier,
-            counts: array::from_fn(|kind| tally.counts[kind].load(Ordering::Relaxed)),
+        let counts = self.table.iter().map(|series| DecisionCount {
+            policy: &series.policy,
+            tier: &series.tier,
+            counts: series
+                .value
+                .each_ref()
+                .map(|count| count.load(Ordering::Relaxed)),
         });
         counts.filter(|count| count.counts != [0; KINDS])
-    }
-}
-
-impl Default for DecisionTally {
-    fn default() -> Self {
-        Self {
-            table: SeriesTable::new(Tally::new),
-            failed: AtomicU64::new(0),
-        }
-    }
-}
-
-impl Tally {
-    fn new(policy: &str, tier: &str) -> Self {
-        Self {
-            policy: policy.into(),
-            tier: tier.into(),
-            counts: [const { AtomicU64::new(0) }; KINDS],
-        }
     }
 }
 

@@ -24,28 +24,32 @@ struct TierCounters {
     failures: Counter,
 }
 
-#[cfg(feature = "metrics")]
 impl TierMetrics {
     /// Counts a tier that was cached and is used.
     pub(crate) fn hit(&self) {
+        #[cfg(feature = "metrics")]
         self.record(|counters| counters.hits.increment(1));
     }
 
     /// Counts a tier that is used while it is looked up again.
     pub(crate) fn stale_hit(&self) {
+        #[cfg(feature = "metrics")]
         self.record(|counters| counters.stale_hits.increment(1));
     }
 
     /// Counts a request that waits for a lookup, or for which too many were running.
     pub(crate) fn missed(&self) {
+        #[cfg(feature = "metrics")]
         self.record(|counters| counters.misses.increment(1));
     }
 
     /// Counts a lookup that failed.
     pub(crate) fn failed(&self) {
+        #[cfg(feature = "metrics")]
         self.record(|counters| counters.failures.increment(1));
     }
 
+    #[cfg(feature = "metrics")]
     fn record(&self, record: impl FnOnce(&TierCounters)) {
         let requests = |result| counter!(catalog::TIER_REQUESTS.name, "result" => result);
         let register = || TierCounters {
@@ -56,19 +60,4 @@ impl TierMetrics {
         };
         self.counters.with(register, record);
     }
-}
-
-#[cfg(not(feature = "metrics"))]
-impl TierMetrics {
-    #[inline]
-    pub(crate) fn hit(&self) {}
-
-    #[inline]
-    pub(crate) fn stale_hit(&self) {}
-
-    #[inline]
-    pub(crate) fn missed(&self) {}
-
-    #[inline]
-    pub(crate) fn failed(&self) {}
 }
