@@ -7,17 +7,17 @@ use crate::{
     error::{Error, ErrorKind},
 };
 
-use super::{recorder::TopKeys, shown_keys::ShownKeys, summary::MAX_CAPACITY};
+use super::{shown_keys::ShownKeys, summary::MAX_CAPACITY};
 
-/// Builds [`TopKeys`].
+/// Builds [`TopKeys`](super::TopKeys).
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until build() is called"]
 pub struct TopKeysBuilder {
-    capacity: usize,
-    clock: Clock,
-    max_policies: usize,
-    shown_keys: ShownKeys,
-    window: Duration,
+    pub(super) capacity: usize,
+    pub(super) clock: Clock,
+    pub(super) max_policies: usize,
+    pub(super) shown_keys: ShownKeys,
+    pub(super) window: Duration,
 }
 
 impl TopKeysBuilder {
@@ -40,7 +40,7 @@ impl TopKeysBuilder {
     /// Sets the number of policies that are recorded: the first ones that deny a request.
     ///
     /// Default: 64. From 1 to 1,024. Records of further policies are not counted, but reported by
-    /// [`TopKeys::unrecorded`].
+    /// [`TopKeys::unrecorded`](super::TopKeys::unrecorded).
     pub fn max_policies(mut self, policies: usize) -> Self {
         self.max_policies = policies;
         self
@@ -62,19 +62,11 @@ impl TopKeysBuilder {
         self
     }
 
-    /// Builds the recorder. It allocates nothing for a policy before the policy denies a request.
-    ///
     /// # Errors
     ///
     /// [`ErrorKind::InvalidConfig`] when a setting is outside of its range.
-    pub fn build(self) -> Result<TopKeys, Error> {
-        let Self {
-            capacity,
-            clock,
-            max_policies,
-            shown_keys,
-            window,
-        } = self;
+    pub(super) fn validate(&self) -> Result<(), Error> {
+        let (capacity, max_policies, window) = (self.capacity, self.max_policies, self.window);
         if !(1..=MAX_CAPACITY).contains(&capacity) {
             return Err(invalid(format!(
                 "capacity of {capacity}: top keys need 1 to {MAX_CAPACITY} counters"
@@ -90,13 +82,7 @@ impl TopKeysBuilder {
                 "window of {window:?}: use {MIN_WINDOW:?} to {MAX_WINDOW:?}"
             )));
         }
-        Ok(TopKeys::with(
-            clock,
-            window,
-            capacity,
-            max_policies,
-            shown_keys,
-        ))
+        Ok(())
     }
 }
 
@@ -120,26 +106,3 @@ fn invalid(message: String) -> Error {
 const MAX_POLICIES: usize = 1_024;
 const MIN_WINDOW: Duration = Duration::from_secs(2);
 const MAX_WINDOW: Duration = Duration::from_secs(2 * 24 * 60 * 60);
-
-// === TopKeys ===
-
-impl TopKeys {
-    /// Returns a recorder with the default settings.
-    #[must_use]
-    pub fn new() -> Self {
-        TopKeysBuilder::default()
-            .build()
-            .expect("the defaults are in range")
-    }
-
-    /// Returns a builder with the default settings.
-    pub fn builder() -> TopKeysBuilder {
-        TopKeysBuilder::default()
-    }
-}
-
-impl Default for TopKeys {
-    fn default() -> Self {
-        Self::new()
-    }
-}

@@ -26,12 +26,14 @@ use crate::{
     charge::Charge,
     clock::{Clock, Timestamp, micros},
     decision::{Decision, Outcome, PolicyName},
+    error::Error,
     key::Key,
     policy::{NameHash, Policy},
     task::Mutex,
 };
 
 use super::{
+    builder::TopKeysBuilder,
     halves::Halves,
     merged_list::MergedList,
     shown_keys::ShownKeys,
@@ -47,43 +49,18 @@ pub struct TopKeys {
     shared: Arc<SharedCounts>,
 }
 
-#[derive(Debug)]
-struct SharedCounts {
-    clock: Clock,
-    /// In microseconds.
-    half: u64,
-    capacity: usize,
-    shown_keys: ShownKeys,
-    started: Timestamp,
-    policies: Box<[OnceLock<PolicyShards>]>,
-    shards: usize,
-    unrecorded: AtomicU64,
-}
-
 impl TopKeys {
-    /// Creates a recorder with valid settings.
-    pub(super) fn with(
-        clock: Clock,
-        window: Duration,
-        capacity: usize,
-        max_policies: usize,
-        shown_keys: ShownKeys,
-    ) -> Self {
-        let started = clock.now();
-        let policies = (0..max_policies).map(|_| OnceLock::new());
-        let threads = thread::available_parallelism().map_or(1, usize::from);
-        Self {
-            shared: Arc::new(SharedCounts {
-                clock,
-                half: micros(window) / 2,
-                capacity,
-                shown_keys,
-                started,
-                policies: policies.collect(),
-                shards: threads.next_power_of_two().min(MAX_SHARDS),
-                unrecorded: AtomicU64::new(0),
-            }),
-        }
+    /// Returns a recorder with the default settings.
+    #[must_use]
+    pub fn new() -> Self {
+        TopKeysBuilder::default()
+            .build()
+            .expect("the defaults are in range")
+    }
+
+    /// Returns a builder with the default settings.
+    pub fn builder() -> TopKeysBuilder {
+        TopKeysBuilder::default()
     }
 
     /// Records one denied request for each charge whose policy denied it. Policies in shadow mode, and candidates, deny nobody.
@@ -180,6 +157,54 @@ impl TopKeys {
     pub fn unrecorded(&self) -> u64 {
         self.shared.unrecorded.load(Ordering::Relaxed)
     }
+}
+
+impl Default for TopKeys {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl TopKeysBuilder {
+    /// Builds the recorder. It allocates nothing for a policy before the policy denies a request.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidConfig`] when a setting is outside of its range.
+    pub fn build(self) -> Result<TopKeys, Error> {
+        self.validate()?;
+        let policies = (0..self.max_policies).map(|_| OnceLock::new());
+        let threads = thread::available_parallelism().map_or(1, usize::from);
+        let shared = SharedCounts {
+            half: micros(self.window) / 2,
+            capacity: self.capacity,
+            shown_keys: self.shown_keys,
+            started: self.clock.now(),
+            clock: self.clock,
+            policies: policies.collect(),
+            shards: threads.next_power_of_two().min(MAX_SHARDS),
+            unrecorded: AtomicU64::new(0),
+        };
+        Ok(TopKeys {
+            shared: Arc::new(shared),
+        })
+    }
+}
+
+// === SharedCounts ===
+
+/// The counts of all clones of a recorder.
+#[derive(Debug)]
+struct SharedCounts {
+    clock: Clock,
+    /// In microseconds.
+    half: u64,
+    capacity: usize,
+    shown_keys: ShownKeys,
+    started: Timestamp,
+    policies: Box<[OnceLock<PolicyShards>]>,
+    shards: usize,
+    unrecorded: AtomicU64,
 }
 
 impl SharedCounts {
