@@ -7,14 +7,21 @@ use axum::{
     extract::{Extension, State},
     response::{IntoResponse, Response},
 };
-use http::{HeaderName, HeaderValue, Request, StatusCode};
-use serde::{Deserialize, Serialize};
+use http::{Request, StatusCode};
+use serde::Deserialize;
+use serde_json::json;
 
 use crate::{diagnosis::log::event, rules::RuleMode};
 
 use super::{
-    access::Access, api_error::ApiError, body::read_json, history_view::HistoryView, json, live,
-    permits::PageReader, sampler, shared::SharedDashboard,
+    access::Access,
+    api_error::ApiError,
+    history_view::HistoryView,
+    json::{self, read_json},
+    live,
+    permits::PageReader,
+    sampler,
+    shared::SharedDashboard,
 };
 
 pub(super) type Result<T = Response, E = ApiError> = std::result::Result<T, E>;
@@ -25,21 +32,21 @@ pub(super) fn session(
     access: Option<&Access>,
     accepts_tokens: bool,
 ) -> Response {
-    json::response(&Session {
-        can_read: access.is_some(),
-        can_write: access.is_some_and(Access::can_write),
-        operator: access.and_then(Access::operator_name),
-        accepts_tokens,
-        has_modes: shared.watched.mode().is_some(),
-        has_top_keys: has_top_keys(shared),
-        has_rules: has_rules(shared),
-    })
+    json::response(&json!({
+        "can_read": access.is_some(),
+        "can_write": access.is_some_and(Access::can_write),
+        "operator": access.and_then(Access::operator_name),
+        "accepts_tokens": accepts_tokens,
+        "has_modes": shared.watched.mode().is_some(),
+        "has_top_keys": has_top_keys(shared),
+        "has_rules": has_rules(shared),
+    }))
 }
 
 /// Returns the present state.
 pub(super) async fn state(State(shared): State<Arc<SharedDashboard>>) -> Response {
     sampler::start(&shared);
-    json::response_of(sampler::state(&shared))
+    json::response(&sampler::state(&shared))
 }
 
 /// Returns the numbers of the last minutes and hours.
@@ -55,12 +62,9 @@ pub(super) async fn live(
     Extension(reader): Extension<PageReader>,
 ) -> Result {
     sampler::start(&shared);
-    let mut response = live::follow(&shared, reader)?.into_response();
     // Otherwise nginx collects events until its buffer is full.
-    let no_buffer = HeaderName::from_static("x-accel-buffering");
-    let headers = response.headers_mut();
-    headers.insert(no_buffer, HeaderValue::from_static("no"));
-    Ok(response)
+    let no_buffer = [("x-accel-buffering", "no")];
+    Ok((no_buffer, live::follow(&shared, reader)?).into_response())
 }
 
 /// Returns the keys that were denied most often.
@@ -72,9 +76,7 @@ pub(super) async fn top_keys(State(shared): State<Arc<SharedDashboard>>) -> Resu
         ));
     };
     let snapshot = snapshot.truncated(MAX_TOP_KEYS);
-    Ok(json::response(&super::top_keys_view::TopKeysView::of(
-        &snapshot,
-    )))
+    Ok(json::response(&super::top_keys_view::top_keys(&snapshot)))
 }
 
 #[cfg(not(feature = "top-keys"))]
@@ -113,8 +115,11 @@ pub(super) async fn set_mode(
     request: Request<Body>,
 ) -> Result {
     let ModeRequest { policy, mode } = read_json(request).await?;
-    let mode = RuleMode::from(mode);
-    shared.watched.set_mode(policy.as_deref(), mode)?;
+    let layer = shared.watched.required_layer()?;
+    match &policy {
+        Some(policy) => layer.set_rule_mode(policy, mode)?,
+        None => layer.set_mode(mode),
+    }
     event!(
         INFO,
         "dashboard: mode changed",
@@ -132,7 +137,8 @@ pub(super) async fn set_rollout(
     request: Request<Body>,
 ) -> Result {
     let RolloutRequest { policy, percent } = read_json(request).await?;
-    shared.watched.set_rollout(&policy, percent)?;
+    let layer = shared.watched.required_layer()?;
+    layer.set_rollout(&policy, percent)?;
     event!(
         INFO,
         "dashboard: rollout changed",
@@ -161,41 +167,21 @@ pub(super) fn done() -> Response {
 
 // === Bodies ===
 
-#[derive(Serialize)]
-struct Session<'a> {
-    can_read: bool,
-    can_write: bool,
-    operator: Option<&'a str>,
-    accepts_tokens: bool,
-    has_modes: bool,
-    has_top_keys: bool,
-    has_rules: bool,
-}
-
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ModeRequest {
     #[serde(default)]
     policy: Option<String>,
-    mode: ModeName,
+    #[serde(with = "ModeName")]
+    mode: RuleMode,
 }
 
-#[derive(Clone, Copy, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Deserialize)]
+#[serde(remote = "RuleMode", rename_all = "snake_case")]
 enum ModeName {
     Off,
     Shadow,
     Enforce,
-}
-
-impl From<ModeName> for RuleMode {
-    fn from(name: ModeName) -> Self {
-        match name {
-            ModeName::Off => Self::Off,
-            ModeName::Shadow => Self::Shadow,
-            ModeName::Enforce => Self::Enforce,
-        }
-    }
 }
 
 #[derive(Deserialize)]

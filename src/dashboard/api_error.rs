@@ -3,15 +3,16 @@
 use std::time::Duration;
 
 use axum::response::{IntoResponse, Response};
-use http::{HeaderValue, StatusCode, header::RETRY_AFTER, header::WWW_AUTHENTICATE};
-use serde::Serialize;
+use http::{
+    HeaderValue, StatusCode,
+    header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE},
+};
+use serde_json::json;
 
 use crate::{
     clock::whole_seconds,
     error::{Error, ErrorKind},
 };
-
-use super::json;
 
 /// An error of the API: a status, a code for programs, and a sentence for people.
 #[derive(Debug)]
@@ -21,12 +22,6 @@ pub(super) struct ApiError {
     message: String,
     /// In seconds.
     retry_after: Option<u64>,
-}
-
-#[derive(Serialize)]
-struct Body<'a> {
-    error: &'a str,
-    message: &'a str,
 }
 
 impl ApiError {
@@ -90,12 +85,9 @@ impl From<Error> for ApiError {
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        let body = Body {
-            error: self.code,
-            message: &self.message,
-        };
-        let mut response = json::response(&body);
-        *response.status_mut() = self.status;
+        let body = json!({ "error": self.code, "message": self.message });
+        let json = [(CONTENT_TYPE, "application/json")];
+        let mut response = (self.status, json, body.to_string()).into_response();
         let headers = response.headers_mut();
         if self.status == StatusCode::UNAUTHORIZED {
             let challenge = HeaderValue::from_static("Bearer realm=\"tollgate\"");

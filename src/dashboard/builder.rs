@@ -1,6 +1,8 @@
-//! Settings of a dashboard.
+//! A dashboard, to mount and to close, and its settings.
 
 use std::{fmt, sync::Arc};
+
+use axum::Router;
 
 use crate::{
     clock::Clock,
@@ -16,13 +18,21 @@ use crate::config::reload::RulesHandle;
 
 use super::{
     guard::{ApiGuard, TokenHash},
-    handle::Dashboard,
     requested_host::Hosts,
-    sampler,
+    router, sampler,
     shared::SharedDashboard,
     watched::Watched,
     wrong_tokens::WrongTokens,
 };
+
+/// A web page and an API for operators. Clones show the same limiter.
+///
+/// See the [module docs](super) for its routes and its guards.
+#[derive(Clone)]
+pub struct Dashboard {
+    shared: Arc<SharedDashboard>,
+    guard: Arc<ApiGuard>,
+}
 
 impl Dashboard {
     /// Returns the default settings of a dashboard for a layer and its limiter.
@@ -34,7 +44,33 @@ impl Dashboard {
     pub fn builder_for_limiter(limiter: &RateLimiter) -> DashboardBuilder {
         DashboardBuilder::new(Watched::limiter_alone(limiter))
     }
+
+    /// Returns the routes, to be mounted anywhere: `app.nest_service("/ops/limits", dashboard.router::<()>())`.
+    ///
+    /// Mount them outside of the rate limit layer, so that operators are not limited. With axum's `nest`, the page is at the
+    /// path itself only. With `nest_service` it is also there with a slash at its end.
+    pub fn router<S: Clone + Send + Sync + 'static>(&self) -> Router<S> {
+        router::routes(Arc::clone(&self.shared), Arc::clone(&self.guard)).with_state(())
+    }
+
+    /// Ends the streams of all pages, and accepts no more.
+    ///
+    /// Call it when the server shuts down: a graceful shutdown waits for all responses, and a stream lasts up to ten
+    /// minutes.
+    pub fn close(&self) {
+        self.shared.close();
+    }
 }
+
+impl fmt::Debug for Dashboard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Dashboard")
+            .field("title", &self.shared.title)
+            .finish_non_exhaustive()
+    }
+}
+
+// === DashboardBuilder ===
 
 /// Settings of a [`Dashboard`].
 #[must_use = "a builder does nothing until build() is called"]
@@ -199,21 +235,20 @@ impl DashboardBuilder {
             wrong_tokens: WrongTokens::new(client_key, self.clock.clone())?,
             hosts: Hosts::new(self.trusted_proxies, self.allowed_hosts)?,
         };
-        #[cfg_attr(not(feature = "reload"), expect(unused_mut, reason = "only for rules"))]
-        let mut shared = SharedDashboard::new(
+        let shared = Arc::new(SharedDashboard::new(
             self.watched,
             self.title.into(),
             self.hash_secret,
+            #[cfg(feature = "reload")]
+            self.rules,
             self.clock,
             self.max_clients,
-        );
-        #[cfg(feature = "reload")]
-        {
-            shared.rules = self.rules;
-        }
-        let shared = Arc::new(shared);
+        ));
         sampler::start(&shared);
-        Ok(Dashboard::with(shared, guard))
+        Ok(Dashboard {
+            shared,
+            guard: Arc::new(guard),
+        })
     }
 
     fn validate(&self) -> Result<(), Error> {

@@ -14,6 +14,8 @@
 
 use std::time::Duration;
 
+use serde::Serialize;
+
 use crate::{
     clock::Timestamp,
     store::{CallLatency, DurationCounts},
@@ -102,13 +104,14 @@ fn find_or_add<'a>(
 // === DecisionSeries ===
 
 /// The numbers of one policy and tier.
-#[derive(Debug)]
+#[derive(Debug, Serialize)]
 pub(super) struct DecisionSeries {
     pub(super) policy: Box<str>,
     pub(super) tier: Box<str>,
     /// The numbers since the start.
     pub(super) totals: [u64; KINDS],
     /// The slots of each track.
+    #[serde(skip)]
     slots: [Box<[SlotCounts]>; 2],
 }
 
@@ -253,7 +256,7 @@ impl Track {
 // === Latency ===
 
 /// The latency of the shared store in one slot, in microseconds; `None` without calls.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Latency {
     pub(super) median: Option<u32>,
     pub(super) p99: Option<u32>,

@@ -7,7 +7,8 @@ use axum::{
     extract::{Extension, State},
 };
 use http::Request;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
+use serde_json::{Value, json};
 
 use crate::{
     block::{ActiveBlock, Block, BlockTarget},
@@ -18,9 +19,8 @@ use super::{
     access::Access,
     api::{Result, done},
     api_error::ApiError,
-    body::read_json,
-    json,
-    key_view::{KeyState, KeyStates, policy_of},
+    json::{self, read_json},
+    key_view::{key_state, policy_of},
     policy_keys::{KeyForm, PolicyKey, PolicyKeys},
     shared::SharedDashboard,
 };
@@ -36,12 +36,12 @@ pub(super) async fn look_up(
     let explaining = shared.watched.limiter().explain_charges(charges.collect());
     let explained = explaining.await?;
     let states = keys.keys.iter().zip(explained.policies());
-    Ok(json::response(&KeyStates {
-        policies: states
-            .map(|(key, explained)| KeyState::of(key, explained))
-            .collect(),
-        without_key: keys.without_key,
-    }))
+    let states: Vec<Value> = states
+        .map(|(key, explained)| key_state(key, explained))
+        .collect();
+    Ok(json::response(
+        &json!({ "policies": states, "without_key": keys.without_key }),
+    ))
 }
 
 /// Gives a key its full quota again and ends its ban, under one policy or all.
@@ -138,12 +138,27 @@ pub(super) async fn blocks(State(shared): State<Arc<SharedDashboard>>) -> Result
     let limiter = shared.watched.limiter();
     let refreshed = limiter.refresh_blocks().await;
     let blocks = limiter.blocks();
-    let list = BlockList {
-        store_error: refreshed.err().map(|error| error.to_string()),
-        count: blocks.len(),
-        blocks: blocks.iter().take(MAX_BLOCKS).map(BlockState::of).collect(),
-    };
-    Ok(json::response(&list))
+    let first: Vec<Value> = blocks.iter().take(MAX_BLOCKS).map(block_state).collect();
+    Ok(json::response(&json!({
+        // Why the list may not be current.
+        "store_error": refreshed.err().map(|error| error.to_string()),
+        // Number of all blocks.
+        "count": blocks.len(),
+        // Those that end first.
+        "blocks": first,
+    })))
+}
+
+/// Returns a block. Times are in milliseconds since the Unix epoch.
+fn block_state(block: &ActiveBlock) -> Value {
+    json!({
+        "key": block.target().key.as_str(),
+        // Null for all policies.
+        "policy": policy_of(block),
+        "since": block.since().as_micros() / 1_000,
+        "until": block.until().as_micros() / 1_000,
+        "reason": block.reason(),
+    })
 }
 
 /// Logs what was done with a key, without the key, which is personal data.
@@ -193,42 +208,6 @@ struct BlockRequest {
     seconds: u64,
     #[serde(default)]
     reason: String,
-}
-
-// === BlockState ===
-
-#[derive(Serialize)]
-struct BlockList {
-    /// Why the list may not be current.
-    store_error: Option<String>,
-    /// Number of all blocks.
-    count: usize,
-    /// Those that end first.
-    blocks: Vec<BlockState>,
-}
-
-/// A block. Times are in milliseconds since the Unix epoch.
-#[derive(Serialize)]
-struct BlockState {
-    key: String,
-    /// `None` for all policies.
-    policy: Option<String>,
-    since: u64,
-    until: u64,
-    reason: String,
-}
-
-impl BlockState {
-    fn of(block: &ActiveBlock) -> Self {
-        let target = block.target();
-        Self {
-            key: target.key.as_str().to_owned(),
-            policy: policy_of(block).map(str::to_owned),
-            since: block.since().as_micros() / 1_000,
-            until: block.until().as_micros() / 1_000,
-            reason: block.reason().to_owned(),
-        }
-    }
 }
 
 /// The most blocks in one response.

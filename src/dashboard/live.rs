@@ -39,7 +39,7 @@ pub(super) fn follow(
     })?;
     let client = Follower {
         states,
-        next: Some(sampler::state(shared).into()),
+        next: Some(sampler::state(shared).to_string().into()),
         permit,
     };
     Ok(Sse::new(unfold(client, async |mut client| {

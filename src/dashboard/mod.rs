@@ -172,10 +172,8 @@
 mod access;
 mod api;
 mod api_error;
-mod body;
 mod builder;
 mod guard;
-mod handle;
 mod history;
 mod history_view;
 mod json;
@@ -183,7 +181,6 @@ mod key_view;
 mod keys;
 mod live;
 mod page;
-mod penalty_view;
 mod permits;
 
 mod policy_keys;
@@ -200,5 +197,4 @@ mod watched;
 mod wrong_tokens;
 
 pub use self::access::Access;
-pub use self::builder::DashboardBuilder;
-pub use self::handle::Dashboard;
+pub use self::builder::{Dashboard, DashboardBuilder};

@@ -13,8 +13,11 @@
 //! sets the texts that have changed. Controls stay in place, and keep the focus. Charts are SVG: they take the colours of the
 //! page, and a screen reader can name them.
 
-use axum::{extract::Path, response::Response};
-use http::{HeaderValue, StatusCode, header::CONTENT_TYPE};
+use axum::{
+    extract::Path,
+    response::{IntoResponse, Response},
+};
+use http::{StatusCode, header::CONTENT_TYPE};
 
 /// Returns the page, or the one of its files that the query names.
 ///
@@ -37,17 +40,13 @@ pub(super) async fn module(Path(name): Path<String>) -> Response {
     let module = MODULES.iter().find(|(known, _)| *known == name);
     let text = module.map(|(_, text)| file(SCRIPT, text));
     text.unwrap_or_else(|| {
-        let mut response = file("text/plain", "the page has no such file");
-        *response.status_mut() = StatusCode::NOT_FOUND;
-        response
+        let response = file("text/plain", "the page has no such file");
+        (StatusCode::NOT_FOUND, response).into_response()
     })
 }
 
 fn file(content_type: &'static str, text: &'static str) -> Response {
-    let mut response = Response::new(text.into());
-    let content_type = HeaderValue::from_static(content_type);
-    response.headers_mut().insert(CONTENT_TYPE, content_type);
-    response
+    ([(CONTENT_TYPE, content_type)], text).into_response()
 }
 
 macro_rules! modules {

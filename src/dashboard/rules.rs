@@ -8,7 +8,8 @@ use axum::{
     response::Response,
 };
 use http::{Request, StatusCode};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
+use serde_json::{Value, json};
 
 use crate::{
     config::{
@@ -23,8 +24,7 @@ use super::{
     access::Access,
     api::Result,
     api_error::ApiError,
-    body::{MAX_RULES, read_json, read_json_up_to},
-    json,
+    json::{self, MAX_RULES, read_json, read_json_up_to},
     shared::SharedDashboard,
 };
 
@@ -40,19 +40,25 @@ pub(super) async fn versions(State(shared): State<Arc<SharedDashboard>>) -> Resu
     let stored = history.last().map_or(0, RuleVersion::number);
     // A version in an unknown format is not in the history.
     let latest = rules.latest().await.unwrap_or(present).max(stored);
-    let mut versions: Vec<_> = history.iter().map(VersionState::of).collect();
+    let mut versions: Vec<Value> = history.iter().map(version_state).collect();
     if !history.iter().any(|version| version.number() == present) {
-        versions.push(VersionState::of(state.version()));
+        versions.push(version_state(state.version()));
     }
     versions.reverse();
-    Ok(json::response(&Versions {
-        present,
-        latest,
-        can_push: !rules.is_of_file(),
-        last_error: state.last_error().map(ToString::to_string),
-        source_error,
-        versions,
-    }))
+    Ok(json::response(&json!({
+        // The number of the current version.
+        "present": present,
+        // The number of the version that a push replaces: the latest one that is stored, also if it was refused here.
+        "latest": latest,
+        // Whether rules can be pushed: not to a file.
+        "can_push": !rules.is_of_file(),
+        // Why the latest rules of the source were refused.
+        "last_error": state.last_error().map(ToString::to_string),
+        // Why only the current version is known.
+        "source_error": source_error,
+        // From the latest.
+        "versions": versions,
+    })))
 }
 
 /// Returns one version with its text.
@@ -73,10 +79,9 @@ pub(super) async fn version(
         }
     };
     let version = version.ok_or_else(unknown_version)?;
-    Ok(json::response(&VersionText {
-        version: VersionState::of(&version),
-        text: version.text(),
-    }))
+    let mut state = version_state(&version);
+    state["text"] = json!(version.text());
+    Ok(json::response(&state))
 }
 
 /// Replaces the rules by others.
@@ -91,8 +96,8 @@ pub(super) async fn push(
         replacing,
         comment,
     } = read_json_up_to(MAX_RULES, request).await?;
-    let mut new = NewRules::new(format.into(), text).replacing(replacing);
-    new = new.author(author(&access));
+    let new = NewRules::new(format, text).replacing(replacing);
+    let mut new = new.author(author(&access));
     if let Some(comment) = comment {
         new = new.comment(comment);
     }
@@ -147,7 +152,18 @@ fn changed(version: &RuleVersion, access: &Access) -> Response {
         version = version.number(),
         operator = access.operator_name().unwrap_or("unknown"),
     );
-    json::response(&VersionState::of(version))
+    json::response(&version_state(version))
+}
+
+/// Returns a version without its text. The time is in milliseconds since the Unix epoch.
+fn version_state(version: &RuleVersion) -> Value {
+    json!({
+        "number": version.number(),
+        "time": version.time().as_micros() / 1_000,
+        "author": version.author(),
+        "comment": version.comment(),
+        "format": version.format().name(),
+    })
 }
 
 impl From<ReloadError> for ApiError {
@@ -170,82 +186,24 @@ impl From<ReloadError> for ApiError {
 
 // === Bodies ===
 
-#[derive(Serialize)]
-struct Versions {
-    /// The number of the current version.
-    present: u64,
-    /// The number of the version that a push replaces: the latest one that is stored, also if it was refused here.
-    latest: u64,
-    /// Whether rules can be pushed: not to a file.
-    can_push: bool,
-    /// Why the latest rules of the source were refused.
-    last_error: Option<String>,
-    /// Why only the current version is known.
-    source_error: Option<String>,
-    /// From the latest.
-    versions: Vec<VersionState>,
-}
-
-#[derive(Serialize)]
-struct VersionState {
-    number: u64,
-    /// Milliseconds since the Unix epoch.
-    time: u64,
-    author: Option<String>,
-    comment: Option<String>,
-    format: &'static str,
-}
-
-#[derive(Serialize)]
-struct VersionText<'a> {
-    #[serde(flatten)]
-    version: VersionState,
-    text: &'a str,
-}
-
-impl VersionState {
-    fn of(version: &RuleVersion) -> Self {
-        Self {
-            number: version.number(),
-            time: version.time().as_micros() / 1_000,
-            author: version.author().map(str::to_owned),
-            comment: version.comment().map(str::to_owned),
-            format: match version.format() {
-                Format::Json => "json",
-                Format::Toml => "toml",
-                Format::Yaml => "yaml",
-            },
-        }
-    }
-}
-
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PushRequest {
     text: String,
-    format: FormatName,
+    #[serde(with = "FormatName")]
+    format: Format,
     /// The version that the operator has seen.
     replacing: u64,
     #[serde(default)]
     comment: Option<String>,
 }
 
-#[derive(Clone, Copy, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Deserialize)]
+#[serde(remote = "Format", rename_all = "snake_case")]
 enum FormatName {
     Json,
     Toml,
     Yaml,
-}
-
-impl From<FormatName> for Format {
-    fn from(name: FormatName) -> Self {
-        match name {
-            FormatName::Json => Self::Json,
-            FormatName::Toml => Self::Toml,
-            FormatName::Yaml => Self::Yaml,
-        }
-    }
 }
 
 #[derive(Deserialize)]

@@ -10,12 +10,14 @@ use std::{
     time::Duration,
 };
 
+use serde_json::Value;
+
 use crate::{
     store::{Health, Stats},
     task::{Running, timer},
 };
 
-use super::{json, shared::SharedDashboard, state::State};
+use super::{shared::SharedDashboard, state};
 
 /// Starts the sampler, unless it runs. Each request calls this, since the system may have had no thread for it before.
 pub(super) fn start(shared: &Arc<SharedDashboard>) {
@@ -25,11 +27,11 @@ pub(super) fn start(shared: &Arc<SharedDashboard>) {
         .start(|running| sample_every_second(this, running));
 }
 
-/// Returns the present state as JSON.
-pub(super) fn state(shared: &SharedDashboard) -> String {
+/// Returns the present state.
+pub(super) fn state(shared: &SharedDashboard) -> Value {
     let limiter = shared.watched.limiter();
     let (stats, health) = (limiter.stats(), limiter.health());
-    json::text(&State::of(shared, &stats, &health))
+    state::state(shared, &stats, &health)
 }
 
 /// Samples until the dashboard and its routes are dropped.
@@ -61,8 +63,8 @@ fn publish(shared: &SharedDashboard, stats: &Stats, health: &Health) {
     if let Some(sender) = &*live
         && sender.receiver_count() > 0
     {
-        let state = State::of(shared, stats, health);
-        sender.send_replace(json::text(&state).into());
+        let state = state::state(shared, stats, health).to_string();
+        sender.send_replace(state.into());
     }
 }
 

@@ -39,6 +39,7 @@ impl SharedDashboard {
         watched: Watched,
         title: Box<str>,
         hash_secret: Option<HashSecret>,
+        #[cfg(feature = "reload")] rules: Option<RulesHandle>,
         clock: Clock,
         max_clients: usize,
     ) -> Self {
@@ -52,7 +53,7 @@ impl SharedDashboard {
             title,
             hash_secret,
             #[cfg(feature = "reload")]
-            rules: None,
+            rules,
             history: Mutex::new(history),
             latency: Mutex::new(latency),
             permits: StreamPermits::new(max_clients, clock.clone()),

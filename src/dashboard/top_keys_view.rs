@@ -1,57 +1,27 @@
 //! The keys that were denied most often, as JSON.
 
-use serde::Serialize;
+use serde_json::{Value, json};
 
-use crate::top_keys::{PolicyTopKeys, Snapshot};
+use crate::top_keys::{PolicyTopKeys, Snapshot, TopKey};
 
-/// The lists of all policies.
-#[derive(Serialize)]
-pub(super) struct TopKeysView {
-    /// Milliseconds since the Unix epoch.
-    since: u64,
-    until: u64,
-    /// Whether keys are in the form in which they are counted, and can be looked up.
-    is_plain: bool,
-    policies: Vec<PolicyView>,
+/// Returns the lists of all policies. Times are in milliseconds since the Unix epoch.
+pub(super) fn top_keys(snapshot: &Snapshot) -> Value {
+    let policies: Vec<Value> = snapshot.policies().iter().map(policy).collect();
+    json!({
+        "since": snapshot.since().as_micros() / 1_000,
+        "until": snapshot.until().as_micros() / 1_000,
+        // Whether keys are in the form in which they are counted, and can be looked up.
+        "is_plain": snapshot.is_plain(),
+        "policies": policies,
+    })
 }
 
-#[derive(Serialize)]
-struct PolicyView {
-    policy: String,
-    total: u64,
-    keys: Vec<KeyView>,
+fn policy(list: &PolicyTopKeys) -> Value {
+    let keys: Vec<Value> = list.keys().iter().map(key).collect();
+    json!({ "policy": list.policy().as_str(), "total": list.total(), "keys": keys })
 }
 
-#[derive(Serialize)]
-struct KeyView {
-    key: String,
-    /// The true number is between `count - error` and `count`.
-    count: u64,
-    error: u64,
-}
-
-impl TopKeysView {
-    pub(super) fn of(snapshot: &Snapshot) -> Self {
-        Self {
-            since: snapshot.since().as_micros() / 1_000,
-            until: snapshot.until().as_micros() / 1_000,
-            is_plain: snapshot.is_plain(),
-            policies: snapshot.policies().iter().map(PolicyView::of).collect(),
-        }
-    }
-}
-
-impl PolicyView {
-    fn of(list: &PolicyTopKeys) -> Self {
-        let keys = list.keys().iter().map(|key| KeyView {
-            key: key.key().to_owned(),
-            count: key.count(),
-            error: key.error(),
-        });
-        Self {
-            policy: list.policy().as_str().to_owned(),
-            total: list.total(),
-            keys: keys.collect(),
-        }
-    }
+/// The true number is between `count - error` and `count`.
+fn key(top: &TopKey) -> Value {
+    json!({ "key": top.key(), "count": top.count(), "error": top.error() })
 }

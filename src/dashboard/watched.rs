@@ -79,32 +79,12 @@ impl Watched {
         }
     }
 
-    /// Changes the mode of a rule, or of the layer without a policy.
+    /// Returns the layer, whose rules have modes.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`] without a layer, or without such a policy.
-    pub(super) fn set_mode(&self, policy: Option<&str>, mode: RuleMode) -> Result<(), Error> {
-        let layer = self.required_layer()?;
-        match policy {
-            Some(policy) => layer.set_rule_mode(policy, mode),
-            None => {
-                layer.set_mode(mode);
-                Ok(())
-            }
-        }
-    }
-
-    /// Changes the percentage of keys for which a rule denies requests.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::InvalidConfig`] without a layer or such a policy, or if the percentage is not from 0 to 100.
-    pub(super) fn set_rollout(&self, policy: &str, percent: f64) -> Result<(), Error> {
-        self.required_layer()?.set_rollout(policy, percent)
-    }
-
-    fn required_layer(&self) -> Result<&RateLimitLayer, Error> {
+    /// [`ErrorKind::InvalidConfig`] without a layer.
+    pub(super) fn required_layer(&self) -> Result<&RateLimitLayer, Error> {
         self.layer.as_ref().ok_or_else(|| {
             Error::new(
                 ErrorKind::InvalidConfig,
