@@ -11,7 +11,7 @@ use axum::{
     routing::{any, get, post},
 };
 use http::{
-    HeaderName, HeaderValue, Request, StatusCode, Uri,
+    HeaderName, Request, StatusCode, Uri,
     header::{
         CACHE_CONTROL, CONTENT_SECURITY_POLICY, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
         X_FRAME_OPTIONS,
@@ -19,7 +19,12 @@ use http::{
 };
 
 use super::{
-    access::Access, api, api_error::ApiError, guard::ApiGuard, keys, page, shared::SharedDashboard,
+    access::Access,
+    api::{self, Result},
+    api_error::ApiError,
+    guard::ApiGuard,
+    keys, page,
+    shared::SharedDashboard,
 };
 
 #[cfg(feature = "reload")]
@@ -34,22 +39,30 @@ pub(super) fn routes(shared: Arc<SharedDashboard>, guard: Arc<ApiGuard>) -> Rout
         .route("/api/key/reset", post(keys::reset))
         .route("/api/key/unblock", post(keys::unblock))
         .route("/api/mode", post(api::set_mode))
-        .route("/api/rollout", post(api::set_rollout))
-        .merge(rule_changes())
+        .route("/api/rollout", post(api::set_rollout));
+    #[cfg(feature = "reload")]
+    let writes = writes
+        .route("/api/rules/push", post(rules::push))
+        .route("/api/rules/roll-back", post(rules::roll_back));
+    let writes = writes
         .method_not_allowed_fallback(api::wrong_method)
         .layer(from_fn(require_write));
     let session = Router::new()
         .route("/api/session", get(session))
         .method_not_allowed_fallback(api::wrong_method)
         .with_state((Arc::clone(&shared), Arc::clone(&guard)));
-    let api = Router::new()
+    let reads = Router::new()
         .route("/api/state", get(api::state))
         .route("/api/history", get(api::history))
         .route("/api/live", get(api::live))
         .route("/api/top-keys", get(api::top_keys))
         .route("/api/key", post(keys::look_up))
-        .route("/api/{*unknown}", any(api::unknown))
-        .merge(rule_versions())
+        .route("/api/{*unknown}", any(api::unknown));
+    #[cfg(feature = "reload")]
+    let reads = reads
+        .route("/api/rules", get(rules::versions))
+        .route("/api/rules/{version}", get(rules::version));
+    let api = reads
         .merge(writes)
         .method_not_allowed_fallback(api::wrong_method)
         .with_state(shared)
@@ -63,40 +76,15 @@ pub(super) fn routes(shared: Arc<SharedDashboard>, guard: Arc<ApiGuard>) -> Rout
         .layer(map_response(secured))
 }
 
-#[cfg(feature = "reload")]
-fn rule_versions() -> Router<Arc<SharedDashboard>> {
-    Router::new()
-        .route("/api/rules", get(rules::versions))
-        .route("/api/rules/{version}", get(rules::version))
-}
-
-#[cfg(not(feature = "reload"))]
-fn rule_versions() -> Router<Arc<SharedDashboard>> {
-    Router::new()
-}
-
-#[cfg(feature = "reload")]
-fn rule_changes() -> Router<Arc<SharedDashboard>> {
-    Router::new()
-        .route("/api/rules/push", post(rules::push))
-        .route("/api/rules/roll-back", post(rules::roll_back))
-}
-
-#[cfg(not(feature = "reload"))]
-fn rule_changes() -> Router<Arc<SharedDashboard>> {
-    Router::new()
-}
-
 /// Responds with the rights of a request, also of one that has none: so the page learns that it must ask for a token.
 async fn session(
     State((shared, guard)): State<(Arc<SharedDashboard>, Arc<ApiGuard>)>,
     request: Request<Body>,
-) -> Response {
+) -> Result {
     let (parts, _) = request.into_parts();
-    match guard.rights(&parts) {
-        Ok(access) => api::session(&shared, access.as_ref(), guard.accepts_tokens()),
-        Err(error) => error.into_response(),
-    }
+    let access = guard.rights(&parts)?;
+    let accepts_tokens = guard.accepts_tokens();
+    Ok(api::session(&shared, access.as_ref(), accepts_tokens))
 }
 
 /// Passes a request to a host of the dashboard.
@@ -104,49 +92,37 @@ async fn check_host(
     State(guard): State<Arc<ApiGuard>>,
     request: Request<Body>,
     next: Next,
-) -> Response {
+) -> Result {
     let (parts, body) = request.into_parts();
-    match guard.hosts.check(&parts) {
-        Ok(()) => next.run(Request::from_parts(parts, body)).await,
-        Err(error) => error.into_response(),
-    }
+    guard.hosts.check(&parts)?;
+    Ok(next.run(Request::from_parts(parts, body)).await)
 }
 
 /// Passes a request with rights to the API.
-async fn admit(State(guard): State<Arc<ApiGuard>>, request: Request<Body>, next: Next) -> Response {
+async fn admit(State(guard): State<Arc<ApiGuard>>, request: Request<Body>, next: Next) -> Result {
     let (mut parts, body) = request.into_parts();
-    match guard.admit(&parts) {
-        Ok(access) => {
-            parts.extensions.insert(guard.reader(&parts, &access));
-            parts.extensions.insert::<Access>(access);
-            next.run(Request::from_parts(parts, body)).await
-        }
-        Err(error) => error.into_response(),
-    }
+    let access = guard.admit(&parts)?;
+    parts.extensions.insert(guard.reader(&parts, &access));
+    parts.extensions.insert::<Access>(access);
+    Ok(next.run(Request::from_parts(parts, body)).await)
 }
 
 /// Refuses a request that may only read. All routes that change something are behind it.
-async fn require_write(request: Request<Body>, next: Next) -> Response {
+async fn require_write(request: Request<Body>, next: Next) -> Result {
     let access = request.extensions().get::<Access>();
     if access.is_some_and(Access::can_write) {
-        return next.run(request).await;
+        return Ok(next.run(request).await);
     }
-    let error = ApiError::new(
+    Err(ApiError::new(
         StatusCode::FORBIDDEN,
         "read_only",
         "this needs write access: use the write token",
-    );
-    error.into_response()
+    ))
 }
 
 /// Adds the headers of all responses: nothing is cached or framed, and nothing from elsewhere is loaded or sent.
-async fn secured(mut response: Response) -> Response {
-    for (name, value) in HEADERS {
-        response
-            .headers_mut()
-            .insert(name, HeaderValue::from_static(value));
-    }
-    response
+async fn secured(response: Response) -> Response {
+    (HEADERS, response).into_response()
 }
 
 const HEADERS: [(HeaderName, &str); 7] = [
