@@ -110,17 +110,13 @@ impl From<SingleHeader> for AddressHeader {
 
 /// Returns whether a request has a header in which proxies send the client's address.
 pub(super) fn is_in(headers: &HeaderMap) -> bool {
-    use SingleHeader::{
-        CfConnectingIp, CloudFrontViewerAddress, FlyClientIp, TrueClientIp, XEnvoyExternalAddress,
-        XRealIp,
-    };
     let single = [
-        CfConnectingIp,
-        CloudFrontViewerAddress,
-        FlyClientIp,
-        TrueClientIp,
-        XEnvoyExternalAddress,
-        XRealIp,
+        SingleHeader::CfConnectingIp,
+        SingleHeader::CloudFrontViewerAddress,
+        SingleHeader::FlyClientIp,
+        SingleHeader::TrueClientIp,
+        SingleHeader::XEnvoyExternalAddress,
+        SingleHeader::XRealIp,
     ];
     let has = |name: HeaderName| headers.contains_key(name);
     has(X_FORWARDED_FOR) || has(FORWARDED) || single.iter().any(|header| has(header.name()))

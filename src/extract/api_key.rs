@@ -88,10 +88,8 @@ impl KeyExtractor for ApiKey {
     }
 
     fn keys_of(&self, caller: &CallerId<'_>) -> Vec<Key> {
-        let secret = caller.value().into_iter();
-        secret
-            .map(|secret| secret_key(self.hash_secret.as_ref(), secret.as_bytes()))
-            .collect()
+        let secret = caller.value().map(str::as_bytes);
+        Vec::from_iter(secret.map(|secret| secret_key(self.hash_secret.as_ref(), secret)))
     }
 
     /// `bearer-token`, the name of the header, or `query:` followed by the name of the parameter.

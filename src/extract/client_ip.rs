@@ -328,8 +328,8 @@ impl KeyExtractor for ClientIp {
     }
 
     fn keys_of(&self, caller: &CallerId<'_>) -> Vec<Key> {
-        let address = caller.address().into_iter();
-        address.map(|address| self.prefixes.key(address)).collect()
+        let address = caller.address();
+        Vec::from_iter(address.map(|address| self.prefixes.key(address)))
     }
 
     fn label(&self) -> &str {

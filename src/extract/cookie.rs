@@ -101,8 +101,7 @@ impl KeyExtractor for Cookie {
     }
 
     fn keys_of(&self, caller: &CallerId<'_>) -> Vec<Key> {
-        let value = caller.value().into_iter();
-        value.map(|value| self.key(value.as_bytes())).collect()
+        Vec::from_iter(caller.value().map(|value| self.key(value.as_bytes())))
     }
 
     /// `cookie:` followed by the name.

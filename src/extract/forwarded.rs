@@ -83,18 +83,18 @@ fn last_comma_outside_quotes(line: &[u8]) -> Option<usize> {
 ///
 /// `None` unless the whole entry is well formed and has `for` once.
 fn for_parameter(entry: &[u8]) -> Option<IpAddr> {
-    let mut rest = trimmed(entry);
+    let mut rest = entry.trim_ascii();
     let mut found = None;
     while !rest.is_empty() {
         if let [b';', after @ ..] = rest {
-            rest = trimmed(after);
+            rest = after.trim_ascii();
             continue;
         }
         let (name, value, after) = parameter(rest)?;
         if name.eq_ignore_ascii_case(b"for") && found.replace(value).is_some() {
             return None;
         }
-        rest = trimmed(after);
+        rest = after.trim_ascii();
         if !matches!(rest, [] | [b';', ..]) {
             return None;
         }
@@ -163,7 +163,7 @@ fn unescaped<'a>(text: &[u8], buffer: &'a mut [u8]) -> Option<&'a [u8]> {
 ///
 /// `None` for anything else, `unknown` and `_hidden` included.
 pub(super) fn address(text: &[u8]) -> Option<IpAddr> {
-    let text = trimmed(text);
+    let text = text.trim_ascii();
     if text.len() > MAX_ADDRESS {
         return None;
     }
@@ -184,21 +184,13 @@ pub(super) fn address(text: &[u8]) -> Option<IpAddr> {
 
 /// Parses `192.0.2.1:80` or `2001:db8::1:80`, which always have a port and never brackets.
 pub(super) fn address_with_port(text: &[u8]) -> Option<IpAddr> {
-    let text = trimmed(text);
+    let text = text.trim_ascii();
     let colon = text.iter().rposition(|byte| *byte == b':')?;
     let (host, port) = text.split_at(colon);
     if !is_port_or_empty(port) {
         return None;
     }
     ipv4(host).or_else(|| ipv6(host))
-}
-
-/// Removes spaces and tabs at both ends.
-fn trimmed(mut text: &[u8]) -> &[u8] {
-    while let [b' ' | b'\t', rest @ ..] | [rest @ .., b' ' | b'\t'] = text {
-        text = rest;
-    }
-    text
 }
 
 fn ipv4(text: &[u8]) -> Option<IpAddr> {

@@ -64,7 +64,7 @@ impl KeyExtractor for Header {
     }
 
     fn keys_of(&self, caller: &CallerId<'_>) -> Vec<Key> {
-        caller.value().map(Key::new).into_iter().collect()
+        Vec::from_iter(caller.value().map(Key::new))
     }
 
     fn label(&self) -> &str {

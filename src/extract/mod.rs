@@ -172,6 +172,7 @@ pub(crate) use self::header::parse_header_name;
 pub use self::host::HostHeader;
 pub(crate) use self::host::{Host, without_user};
 pub use self::network::{Network, Networks};
+pub(crate) use self::param::hex_byte;
 pub use self::path_param::PathParam;
 pub use self::peer::PeerIp;
 pub use self::query::QueryParam;

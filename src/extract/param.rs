@@ -78,8 +78,10 @@ fn decoded_bytes(text: &[u8], plus: Plus) -> impl Iterator<Item = u8> {
     let mut rest = text;
     std::iter::from_fn(move || {
         let (first, after) = rest.split_first()?;
-        if let (b'%', Some(byte)) = (first, after.get(..2).and_then(escaped_byte)) {
-            rest = &after[2..];
+        if let (b'%', [high, low, after @ ..]) = (first, after)
+            && let Some(byte) = hex_byte(*high, *low)
+        {
+            rest = after;
             return Some(byte);
         }
         rest = after;
@@ -90,8 +92,8 @@ fn decoded_bytes(text: &[u8], plus: Plus) -> impl Iterator<Item = u8> {
     })
 }
 
-fn escaped_byte(digits: &[u8]) -> Option<u8> {
+/// Returns the byte of two hexadecimal digits.
+pub(crate) fn hex_byte(high: u8, low: u8) -> Option<u8> {
     let digit = |byte: u8| char::from(byte).to_digit(16);
-    let value = 16 * digit(*digits.first()?)? + digit(*digits.get(1)?)?;
-    u8::try_from(value).ok()
+    u8::try_from(16 * digit(high)? + digit(low)?).ok()
 }

@@ -52,7 +52,7 @@ impl KeyExtractor for PathParam {
     }
 
     fn keys_of(&self, caller: &CallerId<'_>) -> Vec<Key> {
-        caller.value().map(Key::new).into_iter().collect()
+        Vec::from_iter(caller.value().map(Key::new))
     }
 
     /// `path:` followed by the name.

@@ -59,8 +59,7 @@ impl KeyExtractor for PeerIp {
     }
 
     fn keys_of(&self, caller: &CallerId<'_>) -> Vec<Key> {
-        let address = caller.address().into_iter();
-        address.map(Key::from).collect()
+        Vec::from_iter(caller.address().map(Key::from))
     }
 
     fn label(&self) -> &str {

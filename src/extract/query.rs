@@ -53,7 +53,7 @@ impl KeyExtractor for QueryParam {
     }
 
     fn keys_of(&self, caller: &CallerId<'_>) -> Vec<Key> {
-        caller.value().map(Key::new).into_iter().collect()
+        Vec::from_iter(caller.value().map(Key::new))
     }
 
     /// `query:` followed by the name.

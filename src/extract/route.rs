@@ -59,10 +59,7 @@ impl KeyExtractor for Route {
     /// The key of a text such as `GET /users/{id}`.
     fn keys_of(&self, caller: &CallerId<'_>) -> Vec<Key> {
         let route = caller.value().and_then(|text| text.split_once(' '));
-        route
-            .map(|(method, route)| Key::new(method).and(&Key::new(route)))
-            .into_iter()
-            .collect()
+        Vec::from_iter(route.map(|(method, route)| Key::new(method).and(&Key::new(route))))
     }
 
     /// One key per method for all requests without a route.

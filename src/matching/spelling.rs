@@ -17,6 +17,8 @@
 
 use smallvec::SmallVec;
 
+use crate::extract::hex_byte;
+
 use super::readings::{Border, MAX_PIECES, Piece, Readings, TEXT, is_dropped_at_end};
 
 /// How a path is spelled.
@@ -75,28 +77,12 @@ fn is_special(byte: u8) -> bool {
 /// Returns the first byte, decoded if it is escaped, and its length as written.
 pub(super) fn decode_once(rest: &[u8]) -> Option<(u8, usize)> {
     let first = *rest.first()?;
-    if let Some([high, low]) = rest.get(1..3)
-        && let Some(byte) = escaped_byte(first, *high, *low)
+    if let [b'%', high, low, ..] = rest
+        && let Some(byte) = hex_byte(*high, *low)
     {
         return Some((byte, 3));
     }
     Some((first, 1))
-}
-
-fn escaped_byte(percent: u8, high: u8, low: u8) -> Option<u8> {
-    if percent != b'%' {
-        return None;
-    }
-    Some(hex_digit(high)? << 4 | hex_digit(low)?)
-}
-
-fn hex_digit(byte: u8) -> Option<u8> {
-    match byte {
-        b'0'..=b'9' => Some(byte - b'0'),
-        b'a'..=b'f' => Some(byte - b'a' + 10),
-        b'A'..=b'F' => Some(byte - b'A' + 10),
-        _ => None,
-    }
 }
 
 /// Splits a decoded path at everything that may be a slash, or the end of the path. `None` if there are too many pieces.
@@ -143,8 +129,8 @@ fn decode_fully(path: &[u8]) -> SmallVec<[u8; TEXT]> {
 /// Decodes an escape at the end of the text in place. Returns the new length, or `None` if there is no escape.
 fn decode_end(text: &mut [u8]) -> Option<usize> {
     let slash_as_backslash = |byte| if byte == b'/' { b'\\' } else { byte };
-    if let [.., percent, high, low] = *text
-        && let Some(byte) = escaped_byte(percent, high, low)
+    if let [.., b'%', high, low] = *text
+        && let Some(byte) = hex_byte(high, low)
     {
         let at = text.len() - 3;
         text[at] = slash_as_backslash(byte);
@@ -155,7 +141,7 @@ fn decode_end(text: &mut [u8]) -> Option<usize> {
     let [b'%', b'u' | b'U', digits @ ..] = &text[at..] else {
         return None;
     };
-    let add = |code: u32, digit: &u8| Some(code << 4 | u32::from(hex_digit(*digit)?));
+    let add = |code: u32, digit: &u8| Some(code << 4 | char::from(*digit).to_digit(16)?);
     let code = digits.iter().try_fold(0, add)?;
     let mut bytes = [0; 4];
     let encoded = char::from_u32(code)?.encode_utf8(&mut bytes).as_bytes();
