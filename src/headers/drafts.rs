@@ -90,28 +90,16 @@ impl LayerTerms {
         let policies = charges.iter().map(Charge::policy);
         Some(policies.map(PolicyTerms::of).collect())
     }
-
-    /// A decision as input of the drafts' lists, with the terms that tiers changed.
-    pub(super) fn input<'a>(
-        &'a self,
-        decision: &'a Decision,
-        tier_terms: Option<&'a [PolicyTerms]>,
-    ) -> DraftInput<'a> {
-        DraftInput {
-            layer: self,
-            decision,
-            tier_terms,
-        }
-    }
 }
 
 // === DraftInput ===
 
 /// A decision and the terms of its policies, from which the drafts' lists are made.
 pub(super) struct DraftInput<'a> {
-    layer: &'a LayerTerms,
-    decision: &'a Decision,
-    tier_terms: Option<&'a [PolicyTerms]>,
+    pub(super) layer: &'a LayerTerms,
+    pub(super) decision: &'a Decision,
+    /// The terms that tiers changed.
+    pub(super) tier_terms: Option<&'a [PolicyTerms]>,
 }
 
 impl DraftInput<'_> {

@@ -12,7 +12,7 @@ use crate::{
 
 use super::{
     choice::{DiscordHeaders, DiscordScope, Family, Headers, LegacyHeaders, ResetFormat},
-    drafts::{LayerTerms, PolicyLists},
+    drafts::{DraftInput, LayerTerms, PolicyLists},
     merge::{self, SetClaim, has_any},
     numbers::{number, recurring_number, seconds},
     terms::{Draft, PolicyTerms},
@@ -24,10 +24,22 @@ impl Family {
     ///
     /// [`ErrorKind::InvalidConfig`] if the family refers to a policy that the layer does not have.
     pub(super) fn check(&self, terms: &LayerTerms) -> Result<(), Error> {
-        match self {
-            Self::Discord(discord) => check_scopes(discord, terms),
-            Self::Draft06 | Self::Draft11 | Self::Legacy(_) => Ok(()),
-        }
+        let Self::Discord(discord) = self else {
+            return Ok(());
+        };
+        let is_known = |policy: &str| terms.names().any(|name| name == policy);
+        let unknown = discord.scopes.iter().find(|(policy, _)| !is_known(policy));
+        let Some((policy, _)) = unknown else {
+            return Ok(());
+        };
+        let known: Vec<_> = terms.names().collect();
+        let known = known.join("\", \"");
+        Err(Error::new(
+            ErrorKind::InvalidConfig,
+            format!(
+                "Discord's headers have a scope for policy {policy:?}, which is not in the layer; its policies are \"{known}\""
+            ),
+        ))
     }
 
     /// Names of the headers that describe the narrowest policy. They are written together or not at all.
@@ -53,10 +65,7 @@ impl Family {
 
     /// Whether the family describes quotas and windows, which a tier may change.
     pub(super) fn has_terms(&self) -> bool {
-        match self {
-            Self::Draft06 | Self::Draft11 => true,
-            Self::Discord(_) | Self::Legacy(_) => false,
-        }
+        matches!(self, Self::Draft06 | Self::Draft11)
     }
 
     /// Writes the headers of the family.
@@ -110,6 +119,11 @@ impl Family {
         decision: &Decision,
         tier_terms: Option<&[PolicyTerms]>,
     ) {
+        let input = DraftInput {
+            layer: terms,
+            decision,
+            tier_terms,
+        };
         match self {
             Self::Discord(_) => {
                 if let (Some(narrowest), Some(state)) =
@@ -118,11 +132,8 @@ impl Family {
                     narrowest.policy = terms.index_of(state.policy());
                 }
             }
-            Self::Draft06 => {
-                values.policy_lists = terms.input(decision, tier_terms).policy_lists();
-            }
+            Self::Draft06 => values.policy_lists = input.policy_lists(),
             Self::Draft11 => {
-                let input = terms.input(decision, tier_terms);
                 values.policy_lists = input.policy_lists();
                 values.rate_limit = input.rate_limit(values.retry_after);
             }
@@ -204,23 +215,6 @@ fn write_discord(
         };
         set(headers, SCOPE, HeaderValue::from_static(scope));
     }
-}
-
-/// Rejects scopes of policies that the layer does not have.
-fn check_scopes(discord: &DiscordHeaders, terms: &LayerTerms) -> Result<(), Error> {
-    let is_known = |policy: &str| terms.names().any(|name| name == policy);
-    let unknown = discord.scopes.iter().find(|(policy, _)| !is_known(policy));
-    let Some((policy, _)) = unknown else {
-        return Ok(());
-    };
-    let known: Vec<_> = terms.names().collect();
-    let known = known.join("\", \"");
-    Err(Error::new(
-        ErrorKind::InvalidConfig,
-        format!(
-            "Discord's headers have a scope for policy {policy:?}, which is not in the layer; its policies are \"{known}\""
-        ),
-    ))
 }
 
 fn write_draft06(narrowest: &Narrowest, headers: &mut HeaderMap) {

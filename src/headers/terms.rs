@@ -59,12 +59,9 @@ impl PolicyTerms {
         };
         let limit = self.counter.limit();
         text.integer(self.window.map_or(limit, |window| window.units));
-        let unit = match &self.counter {
-            Counter::Concurrency(_) => Some(CONCURRENT_REQUESTS),
-            Counter::Bucket(_)
-            | Counter::FixedWindow(_)
-            | Counter::SlidingLog(_)
-            | Counter::SlidingWindow(_) => self.unit.as_deref(),
+        let unit = match self.counter.concurrency() {
+            Some(_) => Some(CONCURRENT_REQUESTS),
+            None => self.unit.as_deref(),
         };
         if let (Draft::Eleven, Some(unit)) = (draft, unit) {
             text.text(";qu=\"").text(unit).text("\"");
@@ -163,18 +160,13 @@ impl QuotaWindow {
     /// A calendar month counts as the longest one.
     fn of(policy: &Policy) -> Option<Self> {
         let (limit, quota) = (policy.counter().limit(), policy.quota());
-        match policy.counter() {
-            Counter::FixedWindow(window) if window.window_start() == WindowStart::Month => {
-                return Some(Self {
-                    units: limit,
-                    seconds: LONGEST_MONTH,
-                });
-            }
-            Counter::Bucket(_)
-            | Counter::Concurrency(_)
-            | Counter::FixedWindow(_)
-            | Counter::SlidingLog(_)
-            | Counter::SlidingWindow(_) => {}
+        if let Counter::FixedWindow(window) = policy.counter()
+            && window.window_start() == WindowStart::Month
+        {
+            return Some(Self {
+                units: limit,
+                seconds: LONGEST_MONTH,
+            });
         }
         let (count, nanos) = (u128::from(quota.count()), quota.period().as_nanos());
         if nanos == 0 || count == 0 {
