@@ -67,10 +67,7 @@ impl Counter {
     pub fn concurrency(&self) -> Option<&Concurrency> {
         match self {
             Self::Concurrency(slots) => Some(slots),
-            Self::Bucket(_)
-            | Self::FixedWindow(_)
-            | Self::SlidingLog(_)
-            | Self::SlidingWindow(_) => None,
+            _ => None,
         }
     }
 
@@ -134,10 +131,7 @@ impl Counter {
     pub(crate) fn shortest_wait_if_counted(&self) -> Option<Duration> {
         match self {
             Self::Bucket(bucket) => Some(Duration::from_micros(bucket.micros_down(1))),
-            Self::Concurrency(_)
-            | Self::FixedWindow(_)
-            | Self::SlidingLog(_)
-            | Self::SlidingWindow(_) => None,
+            _ => None,
         }
     }
 
