@@ -21,7 +21,7 @@ use std::{
     pin::Pin,
     sync::{
         Arc, MutexGuard,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -39,9 +39,7 @@ use crate::{
 
 use super::{
     resolver::{TierLookup, TierResolver},
-    segment::{
-        CacheSegment, Cached, KnownTier, LookupReceiver, LookupState, RunningLookup, TierEntry,
-    },
+    segment::{CacheSegment, Cached, KnownTier, LookupReceiver, LookupState, TierEntry},
     tier::Tier,
 };
 
@@ -116,7 +114,6 @@ impl TierCache {
             segments: (0..segments).map(|_| Mutex::default()).collect(),
             hasher: RandomState::new(),
             running_lookups: AtomicUsize::new(0),
-            next_lookup: AtomicU64::new(0),
             has_warned: AtomicBool::new(false),
             metrics: TierMetrics::default(),
             settings,
@@ -244,8 +241,6 @@ struct SharedTiers {
     /// Chooses the segment of a key.
     hasher: RandomState,
     running_lookups: AtomicUsize,
-    /// Number of the next lookup.
-    next_lookup: AtomicU64,
     /// Whether a failed lookup was logged: only the first one is.
     has_warned: AtomicBool,
     metrics: TierMetrics,
@@ -272,15 +267,12 @@ impl SharedTiers {
             return None;
         }
         let (sender, receiver) = watch::channel(LookupState::Running);
-        let number = self.next_lookup.fetch_add(1, Ordering::Relaxed);
-        let state = receiver.clone();
-        segment.start_lookup(*key, RunningLookup { number, state });
+        segment.start_lookup(*key, receiver.clone());
         // The resolver is foreign code, so it is not called under the lock.
         drop(segment);
         let task = LookupTask {
             shared: Arc::clone(self),
             key: *key,
-            number,
             sender,
             result: Err("the lookup panicked, or there is no tokio runtime".into()),
         };
@@ -297,11 +289,11 @@ impl SharedTiers {
     }
 
     /// Caches the result of a lookup. Returns the tier that applies now.
-    fn finish(&self, key: &Key, number: u64, result: &LookupResult) -> Option<Tier> {
+    fn finish(&self, key: &Key, lookup: &LookupReceiver, result: &LookupResult) -> Option<Tier> {
         let settings = &self.settings;
         let now = settings.clock.now();
         let mut segment = self.segment(key).lock();
-        let is_current = segment.finish_lookup(key, number);
+        let is_current = segment.finish_lookup(key, lookup);
         let entry = match result {
             Ok(tier) => settings.found(tier, now),
             Err(_) => {
@@ -361,7 +353,6 @@ impl Settings {
 struct LookupTask {
     shared: Arc<SharedTiers>,
     key: Key,
-    number: u64,
     sender: watch::Sender<LookupState>,
     /// An error until the resolver returns.
     result: LookupResult,
@@ -388,7 +379,8 @@ impl LookupTask {
 
 impl Drop for LookupTask {
     fn drop(&mut self) {
-        let tier = self.shared.finish(&self.key, self.number, &self.result);
+        let lookup = self.sender.subscribe();
+        let tier = self.shared.finish(&self.key, &lookup, &self.result);
         self.shared.running_lookups.fetch_sub(1, Ordering::Relaxed);
         self.shared.note_failure(&self.result);
         self.sender.send_replace(LookupState::Finished(tier));

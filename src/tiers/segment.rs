@@ -14,7 +14,8 @@ pub(super) struct CacheSegment {
     entries: HashMap<Key, TierEntry>,
     /// The keys of the entries, each once, in the order in which they are considered for eviction.
     order: VecDeque<Key>,
-    lookups: HashMap<Key, RunningLookup>,
+    /// The lookups that are running.
+    lookups: HashMap<Key, LookupReceiver>,
 }
 
 /// Cache entry of a key.
@@ -37,13 +38,6 @@ pub(super) struct KnownTier {
     pub(super) stale_until: Timestamp,
     /// Until this time, the tier applies if the next lookup fails or is late.
     pub(super) until: Timestamp,
-}
-
-/// A lookup that is running.
-#[derive(Debug)]
-pub(super) struct RunningLookup {
-    pub(super) number: u64,
-    pub(super) state: LookupReceiver,
 }
 
 /// State of a lookup.
@@ -90,19 +84,17 @@ impl CacheSegment {
 
     /// Returns the receiver of the key's running lookup, if there is one.
     pub(super) fn lookup(&self, key: &Key) -> Option<LookupReceiver> {
-        Some(self.lookups.get(key)?.state.clone())
+        self.lookups.get(key).cloned()
     }
 
-    pub(super) fn start_lookup(&mut self, key: Key, lookup: RunningLookup) {
+    pub(super) fn start_lookup(&mut self, key: Key, lookup: LookupReceiver) {
         self.lookups.insert(key, lookup);
     }
 
     /// Ends a lookup. Returns `false` if the key was forgotten meanwhile, so that the result may be outdated.
-    pub(super) fn finish_lookup(&mut self, key: &Key, number: u64) -> bool {
-        let is_current = self
-            .lookups
-            .get(key)
-            .is_some_and(|lookup| lookup.number == number);
+    pub(super) fn finish_lookup(&mut self, key: &Key, lookup: &LookupReceiver) -> bool {
+        let running = self.lookups.get(key);
+        let is_current = running.is_some_and(|running| running.same_channel(lookup));
         if is_current {
             self.lookups.remove(key);
         }
