@@ -32,14 +32,22 @@ pub(super) fn session(
     access: Option<&Access>,
     accepts_tokens: bool,
 ) -> Response {
+    #[cfg(feature = "top-keys")]
+    let has_top_keys = shared.watched.limiter().top_keys().is_some();
+    #[cfg(not(feature = "top-keys"))]
+    let has_top_keys = false;
+    #[cfg(feature = "reload")]
+    let has_rules = shared.rules.is_some();
+    #[cfg(not(feature = "reload"))]
+    let has_rules = false;
     json::response(&json!({
         "can_read": access.is_some(),
         "can_write": access.is_some_and(Access::can_write),
         "operator": access.and_then(Access::operator_name),
         "accepts_tokens": accepts_tokens,
         "has_modes": shared.watched.mode().is_some(),
-        "has_top_keys": has_top_keys(shared),
-        "has_rules": has_rules(shared),
+        "has_top_keys": has_top_keys,
+        "has_rules": has_rules,
     }))
 }
 
@@ -84,28 +92,6 @@ pub(super) async fn top_keys() -> Result {
     Err(ApiError::not_found(
         "tollgate was built without the feature top-keys",
     ))
-}
-
-fn has_top_keys(shared: &SharedDashboard) -> bool {
-    #[cfg(feature = "top-keys")]
-    let has_top_keys = shared.watched.limiter().top_keys().is_some();
-    #[cfg(not(feature = "top-keys"))]
-    let has_top_keys = {
-        let _ = shared;
-        false
-    };
-    has_top_keys
-}
-
-fn has_rules(shared: &SharedDashboard) -> bool {
-    #[cfg(feature = "reload")]
-    let has_rules = shared.rules.is_some();
-    #[cfg(not(feature = "reload"))]
-    let has_rules = {
-        let _ = shared;
-        false
-    };
-    has_rules
 }
 
 /// Changes the mode of a rule or of the layer.

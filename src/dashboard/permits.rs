@@ -21,20 +21,12 @@ use crate::{
 pub(super) struct StreamPermits {
     max: usize,
     clock: Clock,
-    taken: Mutex<TakenPermits>,
-}
-
-#[derive(Debug, Default)]
-struct TakenPermits {
-    /// The number of the next permit.
-    next: u64,
     /// The oldest first.
-    permits: Vec<TakenPermit>,
+    taken: Mutex<Vec<Arc<TakenPermit>>>,
 }
 
 #[derive(Debug)]
 struct TakenPermit {
-    number: u64,
     until: Timestamp,
     reader: PageReader,
 }
@@ -55,17 +47,15 @@ impl StreamPermits {
     }
 }
 
-impl TakenPermits {
-    /// Frees the oldest permit of the reader with most of them, if it has at least two more than this one.
-    fn make_room_for(&mut self, reader: &PageReader) {
-        let count = |of: &PageReader| self.permits.iter().filter(|it| it.reader == *of).count();
-        let oldest = self.permits.iter().enumerate().rev();
-        let most = oldest.max_by_key(|(_, permit)| count(&permit.reader));
-        if let Some((oldest, permit)) = most
-            && count(&permit.reader) > count(reader) + 1
-        {
-            self.permits.remove(oldest);
-        }
+/// Frees the oldest permit of the reader with most of them, if it has at least two more than this one.
+fn make_room_for(reader: &PageReader, taken: &mut Vec<Arc<TakenPermit>>) {
+    let count = |of: &PageReader| taken.iter().filter(|it| it.reader == *of).count();
+    let oldest = taken.iter().enumerate().rev();
+    let most = oldest.max_by_key(|(_, permit)| count(&permit.reader));
+    if let Some((oldest, permit)) = most
+        && count(&permit.reader) > count(reader) + 1
+    {
+        taken.remove(oldest);
     }
 }
 
@@ -75,7 +65,7 @@ impl TakenPermits {
 /// client that neither reads nor leaves cannot end, but its permit can.
 pub(super) struct StreamPermit {
     permits: Arc<StreamPermits>,
-    number: u64,
+    taken: Arc<TakenPermit>,
 }
 
 impl StreamPermit {
@@ -83,38 +73,35 @@ impl StreamPermit {
     pub(super) fn take(permits: &Arc<StreamPermits>, reader: PageReader) -> Option<Self> {
         let now = permits.clock.now();
         let mut taken = permits.taken.lock();
-        taken.permits.retain(|permit| permit.until > now);
-        if taken.permits.len() >= permits.max {
-            taken.make_room_for(&reader);
+        taken.retain(|permit| permit.until > now);
+        if taken.len() >= permits.max {
+            make_room_for(&reader, &mut taken);
         }
-        if taken.permits.len() >= permits.max {
+        if taken.len() >= permits.max {
             return None;
         }
-        let number = taken.next;
-        taken.next += 1;
-        taken.permits.push(TakenPermit {
-            number,
-            until: now + MAX_AGE,
-            reader,
-        });
+        let until = now + MAX_AGE;
+        let permit = Arc::new(TakenPermit { until, reader });
+        taken.push(Arc::clone(&permit));
         drop(taken);
-        let permits = Arc::clone(permits);
-        Some(Self { permits, number })
+        Some(Self {
+            permits: Arc::clone(permits),
+            taken: permit,
+        })
     }
 
     /// Returns whether the stream has to end: it is too old, or another reader has its permit.
     pub(super) fn is_over(&self) -> bool {
-        let now = self.permits.clock.now();
         let taken = self.permits.taken.lock();
-        let mut permits = taken.permits.iter();
-        !permits.any(|permit| permit.number == self.number && permit.until > now)
+        let is_taken = taken.iter().any(|permit| Arc::ptr_eq(permit, &self.taken));
+        !is_taken || self.taken.until <= self.permits.clock.now()
     }
 }
 
 impl Drop for StreamPermit {
     fn drop(&mut self) {
         let mut taken = self.permits.taken.lock();
-        taken.permits.retain(|permit| permit.number != self.number);
+        taken.retain(|permit| !Arc::ptr_eq(permit, &self.taken));
     }
 }
 

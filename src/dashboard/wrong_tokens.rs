@@ -95,10 +95,8 @@ impl WrongTokens {
         };
         let own = self.wait(&self.per_client, client);
         let has_guessed = self.left(&self.per_client, client) < PER_CLIENT;
-        match own.or(in_all.filter(|_| has_guessed)) {
-            Some(wait) => Err(wait),
-            None => Ok(()),
-        }
+        let wait = own.or(in_all.filter(|_| has_guessed));
+        wait.map_or(Ok(()), Err)
     }
 
     /// Returns the key of a client; `None` if nothing distinguishes it from others.
