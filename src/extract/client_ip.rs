@@ -239,7 +239,7 @@ impl ClientIp {
     /// Returns whether the header of this peer is trusted.
     #[must_use]
     pub fn trusts(&self, peer: IpAddr) -> bool {
-        self.proxies.contains(Some(peer.to_canonical()), 0)
+        self.proxies.contains(Some(peer), 0)
     }
 
     /// As [`trusts`](Self::trusts), for the peer of a request. Proxies that are trusted by number may have no address.
@@ -280,11 +280,8 @@ impl ClientIp {
     ) -> Extracted<IpAddr> {
         // A proxy may have joined several lines by commas: they are still several values.
         let values = lines.flat_map(|line| line.split(|byte| *byte == b','));
-        let is_trusted = self
-            .proxies
-            .contains(peer.map(|peer| peer.to_canonical()), 0);
         match Extracted::single(values) {
-            Extracted::Ambiguous if is_trusted => Extracted::Ambiguous,
+            Extracted::Ambiguous if self.proxies.contains(peer, 0) => Extracted::Ambiguous,
             value => {
                 let address = value.found().and_then(parse);
                 self.proxies.client(peer, iter::once(address))
@@ -345,7 +342,7 @@ impl KeyExtractor for ClientIp {
         if matches!(self.proxies, TrustedProxies::None) {
             return KeyExtractor::diagnose(&PeerIp, parts);
         }
-        let peer = PeerIp.address(parts).map(|peer| peer.to_canonical());
+        let peer = PeerIp.address(parts);
         if self.proxies.contains(peer, 0) {
             return None;
         }

@@ -77,19 +77,13 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for And<A, B> {
     }
 
     fn missing_label(&self, parts: &Parts) -> &str {
-        match self.missing_part(parts).0 {
-            MissingHalf::First => self.first.missing_label(parts),
-            MissingHalf::Second => self.second.missing_label(parts),
-        }
+        self.missing_half(parts).0.missing_label(parts)
     }
 
     /// The status of the absent part. If both are absent, that of the part that the client can correct: 401 before 400.
     fn missing_status(&self, parts: &Parts) -> StatusCode {
-        match self.missing_part(parts) {
-            (_, Some(status)) => status,
-            (MissingHalf::First, None) => self.first.missing_status(parts),
-            (MissingHalf::Second, None) => self.second.missing_status(parts),
-        }
+        let (half, status) = self.missing_half(parts);
+        status.unwrap_or_else(|| half.missing_status(parts))
     }
 
     /// The challenges of the absent parts.
@@ -115,48 +109,42 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for And<A, B> {
 }
 
 impl<A: KeyExtractor, B: KeyExtractor> And<A, B> {
-    /// Returns the part that keeps the request from having a key, and its status if that was asked.
-    fn missing_part(&self, parts: &Parts) -> (MissingHalf, Option<StatusCode>) {
+    /// Returns the half that keeps the request from having a key, and its status if that was asked.
+    fn missing_half(&self, parts: &Parts) -> (&dyn KeyExtractor, Option<StatusCode>) {
         match (self.first.extract(parts), self.second.extract(parts)) {
             (Extracted::Found(_), _) | (Extracted::Absent, Extracted::Ambiguous) => {
-                (MissingHalf::Second, None)
+                (&self.second, None)
             }
             (Extracted::Absent, Extracted::Absent) => {
-                let (part, status) = self.missing_part_of_both(parts);
-                (part, Some(status))
+                let (half, status) = self.missing_half_of_both(parts);
+                (half, Some(status))
             }
-            (Extracted::Absent | Extracted::Ambiguous, _) => (MissingHalf::First, None),
+            (Extracted::Absent | Extracted::Ambiguous, _) => (&self.first, None),
         }
     }
 
-    /// Chooses between two absent parts: one without a default key first, then one that the client can correct. Returns its
+    /// Chooses between two absent halves: one without a default key first, then one that the client can correct. Returns its
     /// status too.
     ///
-    /// Each part is asked once: asked twice, the work would double with each further key that is joined.
-    fn missing_part_of_both(&self, parts: &Parts) -> (MissingHalf, StatusCode) {
-        let ranked = |part: &dyn KeyExtractor| {
-            let status = part.missing_status(parts);
+    /// Each half is asked once: asked twice, the work would double with each further key that is joined.
+    fn missing_half_of_both(&self, parts: &Parts) -> (&dyn KeyExtractor, StatusCode) {
+        let ranked = |half: &dyn KeyExtractor| {
+            let status = half.missing_status(parts);
             let by_status = match status {
                 StatusCode::UNAUTHORIZED => 0,
                 StatusCode::NOT_FOUND => 2,
                 status if status.is_client_error() => 1,
                 _ => 3,
             };
-            ((part.default_key(parts).is_some(), by_status), status)
+            ((half.default_key(parts).is_some(), by_status), status)
         };
         let (first, second) = (ranked(&self.first), ranked(&self.second));
         if first.0 <= second.0 {
-            (MissingHalf::First, first.1)
+            (&self.first, first.1)
         } else {
-            (MissingHalf::Second, second.1)
+            (&self.second, second.1)
         }
     }
-}
-
-/// One of the extractors of [`And`].
-enum MissingHalf {
-    First,
-    Second,
 }
 
 // === OrElse ===

@@ -99,20 +99,12 @@ fn for_parameter(entry: &[u8]) -> Option<IpAddr> {
             return None;
         }
     }
-    match found? {
-        ForwardedValue::Token(text) => address(text),
-        ForwardedValue::Quoted(text) => address(unescaped(text, &mut [0; MAX_ADDRESS])?),
-    }
+    // A value without quotation marks has no escapes.
+    address(unescaped(found?, &mut [0; MAX_ADDRESS])?)
 }
 
-enum ForwardedValue<'a> {
-    Token(&'a [u8]),
-    /// The text between the quotation marks, with its escapes.
-    Quoted(&'a [u8]),
-}
-
-/// Splits off one parameter: its name, its value, and the text after it.
-fn parameter(text: &[u8]) -> Option<(&[u8], ForwardedValue<'_>, &[u8])> {
+/// Splits off one parameter: its name, its value with its escapes but without quotation marks, and the text after it.
+fn parameter(text: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     let equals = text.iter().position(|byte| *byte == b'=')?;
     let (name, text) = (&text[..equals], &text[equals + 1..]);
     if name.is_empty() || !name.iter().all(is_token_byte) {
@@ -120,8 +112,7 @@ fn parameter(text: &[u8]) -> Option<(&[u8], ForwardedValue<'_>, &[u8])> {
     }
     if let [b'"', text @ ..] = text {
         let end = closing_quote(text)?;
-        let value = ForwardedValue::Quoted(&text[..end]);
-        return Some((name, value, &text[end + 1..]));
+        return Some((name, &text[..end], &text[end + 1..]));
     }
     let is_end = |byte: &u8| matches!(byte, b';' | b' ' | b'\t');
     let end = text.iter().position(is_end).unwrap_or(text.len());
@@ -131,7 +122,7 @@ fn parameter(text: &[u8]) -> Option<(&[u8], ForwardedValue<'_>, &[u8])> {
     if value.is_empty() || !value.iter().all(is_valid) {
         return None;
     }
-    Some((name, ForwardedValue::Token(value), after))
+    Some((name, value, after))
 }
 
 fn closing_quote(text: &[u8]) -> Option<usize> {
