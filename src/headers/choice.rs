@@ -197,8 +197,7 @@ impl Headers {
     fn of(family: Family) -> Self {
         Self {
             families: vec![family],
-            sends_retry_after: true,
-            reason: None,
+            ..Self::none()
         }
     }
 }

@@ -92,17 +92,17 @@ impl LayerTerms {
     }
 }
 
-// === DraftInput ===
+// === HeaderInput ===
 
-/// A decision and the terms of its policies, from which the drafts' lists are made.
-pub(super) struct DraftInput<'a> {
+/// A decision and the terms of its policies, from which headers are made.
+pub(super) struct HeaderInput<'a> {
     pub(super) layer: &'a LayerTerms,
     pub(super) decision: &'a Decision,
     /// The terms that tiers changed.
     pub(super) tier_terms: Option<&'a [PolicyTerms]>,
 }
 
-impl DraftInput<'_> {
+impl HeaderInput<'_> {
     /// Returns draft 11's `RateLimit`, with the narrowest policy first.
     pub(super) fn rate_limit(&self, retry_after: Option<u64>) -> Option<HeaderValue> {
         let first = self.decision.narrowest();

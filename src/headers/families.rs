@@ -12,10 +12,10 @@ use crate::{
 
 use super::{
     choice::{DiscordHeaders, DiscordScope, Family, Headers, LegacyHeaders, ResetFormat},
-    drafts::{DraftInput, LayerTerms, PolicyLists},
+    drafts::{HeaderInput, LayerTerms, PolicyLists},
     merge::{self, SetClaim, has_any},
     numbers::{number, recurring_number, seconds},
-    terms::{Draft, PolicyTerms},
+    terms::Draft,
     value_buffer::capped,
 };
 
@@ -112,24 +112,13 @@ impl Family {
     }
 
     /// Adds the values that only this family needs.
-    fn add_values(
-        &self,
-        values: &mut HeaderValues,
-        terms: &LayerTerms,
-        decision: &Decision,
-        tier_terms: Option<&[PolicyTerms]>,
-    ) {
-        let input = DraftInput {
-            layer: terms,
-            decision,
-            tier_terms,
-        };
+    fn add_values(&self, values: &mut HeaderValues, input: &HeaderInput<'_>) {
         match self {
             Self::Discord(_) => {
                 if let (Some(narrowest), Some(state)) =
-                    (&mut values.narrowest, decision.narrowest())
+                    (&mut values.narrowest, input.decision.narrowest())
                 {
-                    narrowest.policy = terms.index_of(state.policy());
+                    narrowest.policy = input.layer.index_of(state.policy());
                 }
             }
             Self::Draft06 => values.policy_lists = input.policy_lists(),
@@ -269,13 +258,8 @@ pub(super) struct HeaderValues {
 }
 
 impl HeaderValues {
-    pub(super) fn new(
-        families: &[Family],
-        terms: &LayerTerms,
-        decision: &Decision,
-        tier_terms: Option<&[PolicyTerms]>,
-        is_nested: bool,
-    ) -> Self {
+    pub(super) fn new(families: &[Family], input: &HeaderInput<'_>, is_nested: bool) -> Self {
+        let decision = input.decision;
         let mut values = Self {
             narrowest: Narrowest::of(decision),
             retry_after: decision.retry_after().map(whole_seconds),
@@ -286,7 +270,7 @@ impl HeaderValues {
             is_policy_list_taken: false,
         };
         for family in families {
-            family.add_values(&mut values, terms, decision, tier_terms);
+            family.add_values(&mut values, input);
         }
         values
     }

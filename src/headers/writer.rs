@@ -19,7 +19,7 @@ use crate::{
 
 use super::{
     choice::{Family, Headers, LegacyHeaders, ReasonDetail, ResetFormat},
-    drafts::LayerTerms,
+    drafts::{HeaderInput, LayerTerms},
     families::{DEFAULT_NAMES, HeaderValues, insert_default, write_reason},
     merge::{SetClaim, WrittenSets},
     numbers::recurring_number,
@@ -89,8 +89,12 @@ impl HeaderWriter {
         tier_terms: Option<&[PolicyTerms]>,
         is_nested: bool,
     ) -> HeaderValues {
-        let families = &self.headers.families;
-        HeaderValues::new(families, &self.terms, decision, tier_terms, is_nested)
+        let input = HeaderInput {
+            layer: &self.terms,
+            decision,
+            tier_terms,
+        };
+        HeaderValues::new(&self.headers.families, &input, is_nested)
     }
 
     /// Adds the headers of a decision to a rejection.
