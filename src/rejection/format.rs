@@ -17,7 +17,7 @@ use super::{
 };
 
 #[cfg(feature = "grpc")]
-use super::grpc::GrpcProtocol;
+use super::grpc;
 
 /// Makes the response to a rejected request.
 ///
@@ -202,8 +202,8 @@ impl RejectionFormat {
 impl MakeRejection for RejectionFormat {
     fn make(&self, rejection: &Rejection, request: &Parts) -> Response<Bytes> {
         #[cfg(feature = "grpc")]
-        if let Some(protocol) = GrpcProtocol::of(request) {
-            return protocol.response(rejection, self.sends_pushback);
+        if let Some(content_type) = grpc::response_type(request) {
+            return grpc::response(content_type, rejection, self.sends_pushback);
         }
         self.body.make(rejection, request)
     }

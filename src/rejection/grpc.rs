@@ -21,68 +21,57 @@ use super::{
     reason::{Reason, Rejection},
 };
 
-/// Protocol of a gRPC request.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum GrpcProtocol {
-    Grpc,
-    Web,
-    WebText,
+/// Returns the content type of the response to a gRPC request, which follows from the request's own. `None` unless the method
+/// is `POST`, as of every gRPC call: the response has status 200, which for any other method is a success.
+pub(super) fn response_type(request: &Parts) -> Option<&'static str> {
+    if request.method != Method::POST {
+        return None;
+    }
+    let content_type = request.headers.get(CONTENT_TYPE)?.as_bytes();
+    let (start, rest) = content_type.split_at_checked(APPLICATION_GRPC.len())?;
+    if !start.eq_ignore_ascii_case(APPLICATION_GRPC) {
+        return None;
+    }
+    // A message format or parameters may follow.
+    let ends = |rest: &[u8]| matches!(rest.first(), None | Some(b'+' | b';' | b' '));
+    let lower = rest.to_ascii_lowercase();
+    match lower.as_slice() {
+        rest if ends(rest) => Some("application/grpc"),
+        rest if rest.strip_prefix(b"-web").is_some_and(ends) => Some("application/grpc-web+proto"),
+        rest if rest.strip_prefix(b"-web-text").is_some_and(ends) => {
+            Some("application/grpc-web-text+proto")
+        }
+        _ => None,
+    }
 }
 
-impl GrpcProtocol {
-    /// Returns the protocol of a request by its content type. `None` unless the method is `POST`, as of every gRPC call: the
-    /// response has status 200, which for any other method is a success.
-    pub(super) fn of(request: &Parts) -> Option<Self> {
-        if request.method != Method::POST {
-            return None;
-        }
-        let content_type = request.headers.get(CONTENT_TYPE)?.as_bytes();
-        let (start, rest) = content_type.split_at_checked(APPLICATION_GRPC.len())?;
-        if !start.eq_ignore_ascii_case(APPLICATION_GRPC) {
-            return None;
-        }
-        // A message format or parameters may follow.
-        let ends = |rest: &[u8]| matches!(rest.first(), None | Some(b'+' | b';' | b' '));
-        let lower = rest.to_ascii_lowercase();
-        match lower.as_slice() {
-            rest if ends(rest) => Some(Self::Grpc),
-            rest if rest.strip_prefix(b"-web").is_some_and(ends) => Some(Self::Web),
-            rest if rest.strip_prefix(b"-web-text").is_some_and(ends) => Some(Self::WebText),
-            _ => None,
-        }
-    }
-
-    pub(super) fn response(self, rejection: &Rejection, sends_pushback: bool) -> Response<Bytes> {
-        let mut response = Response::new(Bytes::new());
-        let headers = response.headers_mut();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static(self.content_type()));
-        let mut insert = |name, text: String| {
-            let value = HeaderValue::from_maybe_shared(Bytes::from(text));
-            headers.insert(name, value.expect("digits, base64 and escaped text"));
-        };
-        let code = code(rejection);
-        let message = rejection.message();
-        insert(STATUS, code.to_string());
-        insert(MESSAGE, percent_encoded(&message));
-        if let Reason::Limited { .. } = rejection.reason() {
-            let wait = wait(rejection);
-            let status = Message::status(code, &message, &details(rejection, wait));
-            insert(DETAILS, status.base64());
-            if sends_pushback {
-                let pushback = wait.map_or("-1".to_owned(), |wait| millis(wait).to_string());
-                insert(PUSHBACK, pushback);
-            }
-        }
-        response
-    }
-
-    fn content_type(self) -> &'static str {
-        match self {
-            Self::Grpc => "application/grpc",
-            Self::Web => "application/grpc-web+proto",
-            Self::WebText => "application/grpc-web-text+proto",
+/// Returns a response with this content type. With `sends_pushback`, the header `grpc-retry-pushback-ms` has the wait.
+pub(super) fn response(
+    content_type: &'static str,
+    rejection: &Rejection,
+    sends_pushback: bool,
+) -> Response<Bytes> {
+    let mut response = Response::new(Bytes::new());
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    let mut insert = |name, text: String| {
+        let value = HeaderValue::from_maybe_shared(Bytes::from(text));
+        headers.insert(name, value.expect("digits, base64 and escaped text"));
+    };
+    let code = code(rejection);
+    let message = rejection.message();
+    insert(STATUS, code.to_string());
+    insert(MESSAGE, percent_encoded(&message));
+    if let Reason::Limited { .. } = rejection.reason() {
+        let wait = wait(rejection);
+        let status = Message::status(code, &message, &details(rejection, wait));
+        insert(DETAILS, status.base64());
+        if sends_pushback {
+            let pushback = wait.map_or("-1".to_owned(), |wait| millis(wait).to_string());
+            insert(PUSHBACK, pushback);
         }
     }
+    response
 }
 
 /// Returns the number of google.rpc.Code.
