@@ -260,14 +260,14 @@ impl SharedTiers {
         parts: &Parts,
         key: &Key,
     ) -> Option<LookupReceiver> {
-        if let Some(running) = segment.lookup(key) {
-            return Some(running);
+        if let Some(running) = segment.lookups.get(key) {
+            return Some(running.clone());
         }
         if !self.reserve_lookup() {
             return None;
         }
         let (sender, receiver) = watch::channel(LookupState::Running);
-        segment.start_lookup(*key, receiver.clone());
+        segment.lookups.insert(*key, receiver.clone());
         // The resolver is foreign code, so it is not called under the lock.
         drop(segment);
         let task = LookupTask {

@@ -15,7 +15,7 @@ pub(super) struct CacheSegment {
     /// The keys of the entries, each once, in the order in which they are considered for eviction.
     order: VecDeque<Key>,
     /// The lookups that are running.
-    lookups: HashMap<Key, LookupReceiver>,
+    pub(super) lookups: HashMap<Key, LookupReceiver>,
 }
 
 /// Cache entry of a key.
@@ -80,15 +80,6 @@ impl CacheSegment {
     /// Returns the tier that applies if the key cannot be looked up.
     pub(super) fn last_known(&self, key: &Key, now: Timestamp) -> Option<Tier> {
         self.entries.get(key)?.tier(now)
-    }
-
-    /// Returns the receiver of the key's running lookup, if there is one.
-    pub(super) fn lookup(&self, key: &Key) -> Option<LookupReceiver> {
-        self.lookups.get(key).cloned()
-    }
-
-    pub(super) fn start_lookup(&mut self, key: Key, lookup: LookupReceiver) {
-        self.lookups.insert(key, lookup);
     }
 
     /// Ends a lookup. Returns `false` if the key was forgotten meanwhile, so that the result may be outdated.

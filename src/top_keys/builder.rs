@@ -67,22 +67,16 @@ impl TopKeysBuilder {
     /// [`ErrorKind::InvalidConfig`] when a setting is outside of its range.
     pub(super) fn validate(&self) -> Result<(), Error> {
         let (capacity, max_policies, window) = (self.capacity, self.max_policies, self.window);
-        if !(1..=MAX_CAPACITY).contains(&capacity) {
-            return Err(invalid(format!(
-                "capacity of {capacity}: top keys need 1 to {MAX_CAPACITY} counters"
-            )));
-        }
-        if !(1..=MAX_POLICIES).contains(&max_policies) {
-            return Err(invalid(format!(
-                "max_policies of {max_policies}: use 1 to {MAX_POLICIES}"
-            )));
-        }
-        if !(MIN_WINDOW..=MAX_WINDOW).contains(&window) {
-            return Err(invalid(format!(
-                "window of {window:?}: use {MIN_WINDOW:?} to {MAX_WINDOW:?}"
-            )));
-        }
-        Ok(())
+        let fault = if !(1..=MAX_CAPACITY).contains(&capacity) {
+            format!("capacity of {capacity}: top keys need 1 to {MAX_CAPACITY} counters")
+        } else if !(1..=MAX_POLICIES).contains(&max_policies) {
+            format!("max_policies of {max_policies}: use 1 to {MAX_POLICIES}")
+        } else if !(MIN_WINDOW..=MAX_WINDOW).contains(&window) {
+            format!("window of {window:?}: use {MIN_WINDOW:?} to {MAX_WINDOW:?}")
+        } else {
+            return Ok(());
+        };
+        Err(Error::new(ErrorKind::InvalidConfig, fault))
     }
 }
 
@@ -96,10 +90,6 @@ impl Default for TopKeysBuilder {
             window: Duration::from_secs(600),
         }
     }
-}
-
-fn invalid(message: String) -> Error {
-    Error::new(ErrorKind::InvalidConfig, message)
 }
 
 /// A search for a policy visits at most this many places.
