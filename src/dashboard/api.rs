@@ -16,6 +16,7 @@ use crate::{diagnosis::log::event, rules::RuleMode};
 use super::{
     access::Access,
     api_error::ApiError,
+    guard::ApiGuard,
     history_view::HistoryView,
     json::{self, read_json},
     live,
@@ -26,12 +27,14 @@ use super::{
 
 pub(super) type Result<T = Response, E = ApiError> = std::result::Result<T, E>;
 
-/// Returns what the page may do.
-pub(super) fn session(
-    shared: &SharedDashboard,
-    access: Option<&Access>,
-    accepts_tokens: bool,
-) -> Response {
+/// Returns the rights of a request, also of one that has none: so the page learns that it must ask for a token.
+pub(super) async fn session(
+    State((shared, guard)): State<(Arc<SharedDashboard>, Arc<ApiGuard>)>,
+    request: Request<Body>,
+) -> Result {
+    let (parts, _) = request.into_parts();
+    let access = guard.rights(&parts)?;
+    let access = access.as_ref();
     #[cfg(feature = "top-keys")]
     let has_top_keys = shared.watched.limiter().top_keys().is_some();
     #[cfg(not(feature = "top-keys"))]
@@ -40,15 +43,15 @@ pub(super) fn session(
     let has_rules = shared.rules.is_some();
     #[cfg(not(feature = "reload"))]
     let has_rules = false;
-    json::response(&json!({
+    Ok(json::response(&json!({
         "can_read": access.is_some(),
         "can_write": access.is_some_and(Access::can_write),
         "operator": access.and_then(Access::operator_name),
-        "accepts_tokens": accepts_tokens,
+        "accepts_tokens": guard.accepts_tokens(),
         "has_modes": shared.watched.mode().is_some(),
         "has_top_keys": has_top_keys,
         "has_rules": has_rules,
-    }))
+    })))
 }
 
 /// Returns the present state.

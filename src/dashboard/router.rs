@@ -48,7 +48,7 @@ pub(super) fn routes(shared: Arc<SharedDashboard>, guard: Arc<ApiGuard>) -> Rout
         .method_not_allowed_fallback(api::wrong_method)
         .layer(from_fn(require_write));
     let session = Router::new()
-        .route("/api/session", get(session))
+        .route("/api/session", get(api::session))
         .method_not_allowed_fallback(api::wrong_method)
         .with_state((Arc::clone(&shared), Arc::clone(&guard)));
     let reads = Router::new()
@@ -74,17 +74,6 @@ pub(super) fn routes(shared: Arc<SharedDashboard>, guard: Arc<ApiGuard>) -> Rout
         .merge(api)
         .layer(from_fn_with_state(guard, check_host))
         .layer(map_response(secured))
-}
-
-/// Responds with the rights of a request, also of one that has none: so the page learns that it must ask for a token.
-async fn session(
-    State((shared, guard)): State<(Arc<SharedDashboard>, Arc<ApiGuard>)>,
-    request: Request<Body>,
-) -> Result {
-    let (parts, _) = request.into_parts();
-    let access = guard.rights(&parts)?;
-    let accepts_tokens = guard.accepts_tokens();
-    Ok(api::session(&shared, access.as_ref(), accepts_tokens))
 }
 
 /// Passes a request to a host of the dashboard.
