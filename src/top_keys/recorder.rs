@@ -170,7 +170,7 @@ impl TopKeysBuilder {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`] when a setting is outside of its range.
+    /// [`ErrorKind::InvalidConfig`](crate::ErrorKind::InvalidConfig) when a setting is outside of its range.
     pub fn build(self) -> Result<TopKeys, Error> {
         self.validate()?;
         let policies = (0..self.max_policies).map(|_| OnceLock::new());
