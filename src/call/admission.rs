@@ -1,26 +1,29 @@
 //! Admission of calls.
 
 use std::{
-    fmt, mem,
+    fmt,
     pin::Pin,
     sync::{Arc, atomic::AtomicBool},
     task::{Context, Poll, ready},
 };
 
 use crate::{
-    charge::{Charge, Charges, OwnedCharge, Receipt},
+    charge::{Charge, Charges, OwnedCharge},
     decision::Decision,
     diagnosis::WarningLog,
     error::Error,
     limiter::RateLimiter,
-    middleware::future::{self, Admit, Step},
+    middleware::{
+        future::{Admit, Next, Step},
+        held::HeldCharges,
+    },
     rejection::Rejection,
     store::StoreFuture,
 };
 
 use super::{
     rule::CallRule,
-    settle::{EndHooks, PendingCharge},
+    settle::{CallSettlement, EndHooks},
 };
 
 /// Decides on the calls of one layer. Shared by all its clones and services.
@@ -40,33 +43,27 @@ pub struct CallAdmission<R, T, E> {
 pub(super) type Deny<R, T, E> = dyn Fn(R, &Rejection) -> Result<T, E> + Send + Sync;
 pub(super) type OnAdmitted<R> = dyn Fn(&mut R, &Decision) + Send + Sync;
 
-/// A decision that takes time.
-pub struct PendingDecision {
+/// A call that the store decides on.
+pub struct UndecidedCall {
     decision: StoreFuture<Decision>,
-    kept: KeptCharges,
-}
-
-impl fmt::Debug for PendingDecision {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("decision")
-    }
-}
-
-/// Kept of a call's charges while the store decides.
-#[derive(Default)]
-struct KeptCharges {
     /// The charges, if they may be settled.
     charges: Option<Box<[OwnedCharge]>>,
     /// The call is rejected even if the store admits it, since it has no key for another policy.
     rejection: Option<Rejection>,
 }
 
-type Next<T, E> = future::Next<PendingDecision, Option<PendingCharge<T, E>>, Rejection>;
+impl fmt::Debug for UndecidedCall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("decision")
+    }
+}
+
+type NextOfCall<T, E> = Next<UndecidedCall, Option<CallSettlement<T, E>>, Rejection>;
 
 impl<R, T, E> CallAdmission<R, T, E> {
     /// Begins with a call, and decides on it if nothing must be waited for.
     #[inline]
-    pub(super) fn begin(&self, request: &mut R) -> Next<T, E> {
+    pub(super) fn begin(&self, request: &mut R) -> NextOfCall<T, E> {
         let mut charges = Charges::new();
         let mut rejection = None;
         for rule in &self.rules {
@@ -80,16 +77,15 @@ impl<R, T, E> CallAdmission<R, T, E> {
         if charges.is_empty() {
             return rejection.map_or(Ok(Step::Admitted(None)), Err);
         }
-        let list = self.keeps_charges;
-        let kept = KeptCharges {
-            charges: list.then(|| charges.iter().map(Charge::to_owned).collect()),
+        let owned = || charges.iter().map(Charge::to_owned).collect();
+        let mut call = UndecidedCall {
+            decision: self.limiter.check(&charges),
+            charges: self.keeps_charges.then(owned),
             rejection,
         };
-        let mut decision = self.limiter.check(&charges);
-        drop(charges);
-        match decision.take_ready() {
-            Some(decided) => self.conclude(decided, kept, request),
-            None => Ok(Step::Pending(PendingDecision { decision, kept })),
+        match call.decision.take_ready() {
+            Some(decided) => self.conclude(decided, &mut call, request),
+            None => Ok(Step::Pending(call)),
         }
     }
 
@@ -98,9 +94,9 @@ impl<R, T, E> CallAdmission<R, T, E> {
     fn conclude(
         &self,
         decided: Result<Decision, Error>,
-        kept: KeptCharges,
+        call: &mut UndecidedCall,
         request: &mut R,
-    ) -> Next<T, E> {
+    ) -> NextOfCall<T, E> {
         let decision = match decided {
             Ok(decision) if decision.is_allowed() => decision,
             Ok(decision) => return Err(Rejection::of_decision(decision)),
@@ -112,73 +108,59 @@ impl<R, T, E> CallAdmission<R, T, E> {
                 ));
             }
         };
-        let charge = kept
-            .charges
-            .as_ref()
-            .and_then(|charges| self.pending_charge(charges, &decision));
-        if let Some(rejection) = kept.rejection {
+        let charges = call.charges.take();
+        let held = charges.and_then(|list| HeldCharges::of(&self.limiter, &list, &decision));
+        let mut settlement = held.map(|held| CallSettlement {
+            held,
+            hooks: Arc::clone(&self.hooks),
+        });
+        if let Some(rejection) = call.rejection.take() {
             // Ends like a call whose caller went away: slots are released, and the closure prices the rest.
-            drop(charge.map(PendingCharge::started));
+            if let Some(settlement) = &mut settlement {
+                settlement.held.start();
+            }
             return Err(rejection.with_decision(decision));
         }
         if let Some(on_admitted) = &self.on_admitted {
             on_admitted(request, &decision);
         }
-        let delay = kept.charges.and_then(|_| decision.delay());
-        Ok(match delay {
-            Some(delay) => Step::Queued(charge, delay),
-            None => Step::Admitted(charge),
-        })
-    }
-
-    fn pending_charge(
-        &self,
-        charges: &[OwnedCharge],
-        decision: &Decision,
-    ) -> Option<PendingCharge<T, E>> {
-        let charges: Charges<'_> = charges.iter().map(OwnedCharge::borrow).collect();
-        let receipt = Receipt::of(&charges, decision)?;
-        let hold = self.limiter.hold(receipt);
-        Some(PendingCharge::new(hold, Arc::clone(&self.hooks)))
+        let delay = settlement.as_ref().and_then(|_| decision.delay());
+        Ok(Step::after(delay, settlement))
     }
 }
 
 impl<R, T, E> Admit<R, T, E> for Arc<CallAdmission<R, T, E>> {
     type Response = T;
     type Request = R;
-    type Pending = PendingDecision;
-    type Admitted = Option<PendingCharge<T, E>>;
+    type Pending = UndecidedCall;
+    type Admitted = Option<CallSettlement<T, E>>;
     type Rejected = Rejection;
 
     fn poll(
         &self,
-        pending: &mut PendingDecision,
+        call: &mut UndecidedCall,
         request: &mut R,
         context: &mut Context<'_>,
-    ) -> Poll<Next<T, E>> {
-        let decided = ready!(Pin::new(&mut pending.decision).poll(context));
-        Poll::Ready(self.conclude(decided, mem::take(&mut pending.kept), request))
+    ) -> Poll<NextOfCall<T, E>> {
+        let decided = ready!(Pin::new(&mut call.decision).poll(context));
+        Poll::Ready(self.conclude(decided, call, request))
     }
 
     #[inline]
-    fn start(charge: &mut Option<PendingCharge<T, E>>, request: R) -> R {
-        if let Some(charge) = charge {
-            charge.start();
-        }
+    fn held(settlement: &mut Self::Admitted) -> Option<&mut HeldCharges> {
+        let settlement = settlement.as_mut()?;
+        Some(&mut settlement.held)
+    }
+
+    #[inline]
+    fn start(_: &mut Self::Admitted, request: R) -> R {
         request
     }
 
     #[inline]
-    fn set_running(charge: &mut Option<PendingCharge<T, E>>, is_running: bool) {
-        if let Some(charge) = charge {
-            charge.set_running(is_running);
-        }
-    }
-
-    #[inline]
-    fn end(charge: Option<PendingCharge<T, E>>, mut outcome: Result<T, E>) -> Result<T, E> {
-        if let Some(charge) = charge {
-            charge.end(&mut outcome);
+    fn end(settlement: Self::Admitted, mut outcome: Result<T, E>) -> Result<T, E> {
+        if let Some(settlement) = settlement {
+            settlement.end(&mut outcome);
         }
         outcome
     }

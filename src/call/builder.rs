@@ -16,10 +16,9 @@ use crate::{
 
 use super::{
     admission::{CallAdmission, Deny, OnAdmitted},
-    completed::CompletedCall,
     layer::CallLimitLayer,
     rule::CallRule,
-    settle::EndHooks,
+    settle::{CompletedCall, EndHooks},
 };
 
 impl<R, T, E> CallLimitLayer<R, T, E> {

@@ -50,14 +50,13 @@
 
 mod admission;
 mod builder;
-mod completed;
 mod layer;
 mod rule;
 mod service;
 mod settle;
 
 pub use self::builder::CallLimitLayerBuilder;
-pub use self::completed::{CallOutcome, CompletedCall};
 pub use self::layer::CallLimitLayer;
 pub use self::rule::CallRule;
 pub use self::service::{CallFuture, CallLimit};
+pub use self::settle::{CallOutcome, CompletedCall};

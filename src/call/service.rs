@@ -1,14 +1,14 @@
 //! The service.
 
 use std::{
-    fmt, mem,
+    fmt,
     sync::Arc,
     task::{Context, Poll},
 };
 
 use tower::Service;
 
-use crate::middleware::future::{LimitFuture, Step};
+use crate::middleware::future::LimitFuture;
 
 use super::admission::CallAdmission;
 
@@ -42,17 +42,8 @@ where
 
     #[inline]
     fn call(&mut self, mut request: R) -> Self::Future {
-        match self.admission.begin(&mut request) {
-            Ok(Step::Admitted(admitted)) => {
-                LimitFuture::running(&mut self.inner, request, admitted)
-            }
-            step => {
-                // The original was polled ready; the clone that stays was not.
-                let unready = self.inner.clone();
-                let ready = mem::replace(&mut self.inner, unready);
-                LimitFuture::taking(step, ready, request, &self.admission)
-            }
-        }
+        let first = self.admission.begin(&mut request);
+        LimitFuture::begin(first, &mut self.inner, request, &self.admission)
     }
 }
 

@@ -1,17 +1,51 @@
-//! Charges of an admitted call, settled when it has ended.
+//! How a call ended, and the settlement of its charges.
 
-use std::{
-    fmt,
-    panic::{self, AssertUnwindSafe},
-    sync::Arc,
-};
+use std::{fmt, mem, sync::Arc, time::Duration};
 
-use crate::{
-    clock::{Clock, Timestamp},
-    hold::Hold,
-};
+use crate::{decision::PolicyName, hold::Hold, middleware::held::HeldCharges};
 
-use super::completed::{CallOutcome, CompletedCall};
+/// A call that has ended, as the closure of [`settle`](super::CallLimitLayerBuilder::settle) receives it.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct CompletedCall<'a, T, E> {
+    /// The policy that was charged.
+    pub policy: &'a PolicyName,
+    /// Units charged when the call was admitted.
+    pub charged: u64,
+    /// Time from the call of the inner service until it returned or was dropped.
+    pub elapsed: Duration,
+    /// Outcome of the call.
+    pub outcome: CallOutcome<'a, T, E>,
+}
+
+/// Outcome of a call.
+///
+/// Keep the charge for [`CallerGone`](Self::CallerGone): a caller can drop every call after the work was done, and would
+/// never be limited.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum CallOutcome<'a, T, E> {
+    /// The call was dropped before the service returned: the caller went away, or a layer outside, such as a timeout,
+    /// gave up. Also a call that the layer denied although this policy admitted it, since another policy has no key.
+    CallerGone,
+    /// The service returned an error.
+    Failed(&'a E),
+    /// The service panicked.
+    Panicked,
+    /// The service returned a response.
+    Responded(&'a T),
+}
+
+// Not derived: a derive would require the same of `T` and `E`.
+impl<T, E> Clone for CallOutcome<'_, T, E> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T, E> Copy for CallOutcome<'_, T, E> {}
+
+// === CallSettlement ===
 
 /// Closures of a layer for calls that end.
 pub(super) struct EndHooks<T, E> {
@@ -28,46 +62,16 @@ pub(super) type Price<T, E> = dyn Fn(&CompletedCall<'_, T, E>) -> u64 + Send + S
 /// Charges of a call, from its admission until it has ended.
 ///
 /// A call that never starts is refunded. Other calls keep their slots until they end, and cost what the closure returns.
-pub struct PendingCharge<T, E> {
-    hold: Option<Hold>,
-    hooks: Arc<EndHooks<T, E>>,
-    /// `None` while the call waits in a queue.
-    started: Option<Timestamp>,
-    /// Whether the service runs. Still set if it panicked.
-    is_running: bool,
+pub struct CallSettlement<T, E> {
+    pub(super) held: HeldCharges,
+    pub(super) hooks: Arc<EndHooks<T, E>>,
 }
 
-impl<T, E> PendingCharge<T, E> {
-    pub(super) fn new(hold: Hold, hooks: Arc<EndHooks<T, E>>) -> Self {
-        Self {
-            hold: Some(hold),
-            hooks,
-            started: None,
-            is_running: false,
-        }
-    }
-
-    /// Notes that the service is about to be called.
-    pub(super) fn start(&mut self) {
-        self.started = Some(Clock::system().now());
-    }
-
-    /// The same charge of a call that has started.
-    pub(super) fn started(mut self) -> Self {
-        self.start();
-        self
-    }
-
-    /// Notes whether the service runs.
-    #[inline]
-    pub(super) fn set_running(&mut self, is_running: bool) {
-        self.is_running = is_running;
-    }
-
+impl<T, E> CallSettlement<T, E> {
     /// Ends the call with its outcome.
     pub(super) fn end(mut self, outcome: &mut Result<T, E>) {
         if let (Ok(response), Some(keep)) = (&mut *outcome, &self.hooks.keep) {
-            if let Some(hold) = self.hold.take() {
+            if let Some(hold) = self.held.holds.pop() {
                 keep(response, hold);
             }
             return;
@@ -79,33 +83,22 @@ impl<T, E> PendingCharge<T, E> {
     }
 
     fn close(&mut self, outcome: CallOutcome<'_, T, E>) {
-        let Some(hold) = self.hold.take() else {
-            return;
-        };
-        let Some(started) = self.started else {
-            return hold.settle(|_, _| 0);
-        };
-        let Some(price) = &self.hooks.price else {
-            return drop(hold);
-        };
-        let elapsed = Clock::system().now().since(started);
-        hold.settle(|policy, charged| {
-            let completed = CompletedCall {
+        let price = self.hooks.price.as_ref();
+        mem::take(&mut self.held).settle(|held, policy, charged| {
+            let completed = || CompletedCall {
                 policy: policy.name(),
                 charged,
-                elapsed,
+                elapsed: held.elapsed(),
                 outcome,
             };
-            // A second panic while one unwinds would abort the process.
-            let cost = panic::catch_unwind(AssertUnwindSafe(|| price(&completed)));
-            cost.unwrap_or(charged)
+            price.map_or(charged, |price| price(&completed()))
         });
     }
 }
 
-impl<T, E> Drop for PendingCharge<T, E> {
+impl<T, E> Drop for CallSettlement<T, E> {
     fn drop(&mut self) {
-        self.close(if self.is_running {
+        self.close(if self.held.is_running() {
             CallOutcome::Panicked
         } else {
             CallOutcome::CallerGone
@@ -113,8 +106,8 @@ impl<T, E> Drop for PendingCharge<T, E> {
     }
 }
 
-impl<T, E> fmt::Debug for PendingCharge<T, E> {
+impl<T, E> fmt::Debug for CallSettlement<T, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PendingCharge").finish_non_exhaustive()
+        f.debug_struct("CallSettlement").finish_non_exhaustive()
     }
 }

@@ -31,7 +31,7 @@ use std::sync::atomic::Ordering;
 use http::{Extensions, Request, Response, request::Parts};
 
 use crate::{
-    charge::{Charge, Charges, OwnedCharge, Receipt},
+    charge::{Charge, Charges, OwnedCharge},
     decision::Decision,
     diagnosis::{Code, Warning, WarningLog},
     error::{Error, ErrorKind},
@@ -50,6 +50,7 @@ use super::{
     actual_cost::{ActualCost, SettledPolicies},
     body::{ResponseBody, finish},
     future::{self, Admit, Step},
+    held::HeldCharges,
     info::{self, Nested},
     resolve::{FollowUp, Lookups, Resolution},
     settle::PendingSettlement,
@@ -235,10 +236,7 @@ impl Admission {
             headers,
             settlement,
         };
-        match delay {
-            Some(delay) => Step::Queued(admitted, delay),
-            None => Step::Admitted(admitted),
-        }
+        Step::after(delay, admitted)
     }
 
     /// Lets a request go on that no rule counts.
@@ -310,10 +308,8 @@ impl Admission {
         charges: &[OwnedCharge],
         decision: &Decision,
     ) -> Option<Box<PendingSettlement>> {
-        let charges: Charges<'_> = charges.iter().map(OwnedCharge::borrow).collect();
-        let receipt = Receipt::of(&charges, decision)?;
-        let hold = self.limiter.hold(receipt);
-        Some(PendingSettlement::new(hold, Arc::clone(&self.rules)))
+        let held = HeldCharges::of(&self.limiter, charges, decision)?;
+        Some(PendingSettlement::new(held, Arc::clone(&self.rules)))
     }
 
     /// Whether charges are kept until the request has ended. A tier's algorithm may need it where the policy's does not.
@@ -389,19 +385,18 @@ impl<A, B, E> Admit<Request<A>, Response<B>, E> for Arc<Admission> {
     }
 
     #[inline]
+    fn held(admitted: &mut Admitted) -> Option<&mut HeldCharges> {
+        let settlement = admitted.settlement.as_mut()?;
+        Some(&mut settlement.held)
+    }
+
+    #[inline]
     fn start(admitted: &mut Admitted, mut request: (Parts, A)) -> Request<A> {
         if let Some(settlement) = &mut admitted.settlement {
             let parts = &mut request.0;
             settlement.start(&parts.method, &mut parts.extensions);
         }
         Request::from_parts(request.0, request.1)
-    }
-
-    #[inline]
-    fn set_running(admitted: &mut Admitted, is_running: bool) {
-        if let Some(settlement) = &mut admitted.settlement {
-            settlement.set_running(is_running);
-        }
     }
 
     #[inline]

@@ -19,7 +19,7 @@ use pin_project::pin_project;
 
 use crate::headers::PendingHeaders;
 
-use super::settle::PendingSettlement;
+use super::{held::HeldCharges, settle::PendingSettlement};
 
 /// The inner service's body, or the bytes of a rejection.
 ///
@@ -119,14 +119,8 @@ where
                 let Some(inner) = body.as_mut().as_pin_mut() else {
                     return Poll::Ready(None);
                 };
-                if let Some(settlement) = settlement {
-                    settlement.set_running(true);
-                }
-                let frame = inner.poll_frame(context);
-                if let Some(settlement) = settlement {
-                    settlement.set_running(false);
-                }
-                let frame = ready!(frame);
+                let held = settlement.as_mut().map(|settlement| &mut settlement.held);
+                let frame = ready!(HeldCharges::run(held, || inner.poll_frame(context)));
                 if let Some(settlement) = settlement {
                     note(settlement, frame.as_ref());
                 }

@@ -10,6 +10,7 @@
 use std::{
     fmt,
     future::Future,
+    mem,
     pin::Pin,
     task::{Context, Poll, ready},
     time::Duration,
@@ -20,6 +21,8 @@ use tokio::time::{Sleep, sleep};
 use tower::Service;
 
 use crate::task::Mutex;
+
+use super::held::HeldCharges;
 
 /// Admission control for requests `R` to a service with responses `T` and errors `E`.
 ///
@@ -48,11 +51,11 @@ pub trait Admit<R, T, E>: Sized {
         context: &mut Context<'_>,
     ) -> Poll<Next<Self::Pending, Self::Admitted, Self::Rejected>>;
 
-    /// Notes that the service is about to be called, and returns the request for it.
-    fn start(admitted: &mut Self::Admitted, request: Self::Request) -> R;
+    /// Returns the charges that are kept until the request has ended.
+    fn held(admitted: &mut Self::Admitted) -> Option<&mut HeldCharges>;
 
-    /// Notes whether the service runs: one that still does when its future is dropped has panicked.
-    fn set_running(admitted: &mut Self::Admitted, is_running: bool);
+    /// Returns the request for the service, which is about to be called.
+    fn start(admitted: &mut Self::Admitted, request: Self::Request) -> R;
 
     /// Returns the response to an admitted request.
     ///
@@ -82,6 +85,17 @@ pub enum Step<P, A> {
     Pending(P),
     /// It goes on after a wait in the policy's queue.
     Queued(A, Duration),
+}
+
+impl<P, A> Step<P, A> {
+    /// Returns the step of a request that the store admits, after a delay or now.
+    #[inline]
+    pub(crate) fn after(delay: Option<Duration>, admitted: A) -> Self {
+        match delay {
+            Some(delay) => Self::Queued(admitted, delay),
+            None => Self::Admitted(admitted),
+        }
+    }
 }
 
 /// Decides, then calls the inner service or rejects.
@@ -160,26 +174,24 @@ where
     S: Service<R> + Clone,
     A: Admit<R, S::Response, S::Error> + Clone,
 {
-    /// Calls the service, which is ready.
+    /// Takes the first step; `service` is ready.
     #[inline]
-    pub(crate) fn running(service: &mut S, request: A::Request, admitted: A::Admitted) -> Self {
-        Self {
-            state: State::running(service, request, admitted),
-        }
-    }
-
-    /// Takes the next step; `service` is ready.
-    // Out of line, for the size of the path that calls the service at once.
-    #[inline(never)]
-    pub(crate) fn taking(
-        next: Next<A::Pending, A::Admitted, A::Rejected>,
-        service: S,
+    pub(crate) fn begin(
+        first: Next<A::Pending, A::Admitted, A::Rejected>,
+        service: &mut S,
         request: A::Request,
         admission: &A,
     ) -> Self {
-        Self {
-            state: State::after(next, service, request, admission),
-        }
+        let state = match first {
+            Ok(Step::Admitted(admitted)) => State::running(service, request, admitted),
+            first => {
+                // The original was polled ready; the clone that stays was not.
+                let unready = service.clone();
+                let ready = mem::replace(service, unready);
+                State::after(first, ready, request, admission)
+            }
+        };
+        Self { state }
     }
 }
 
@@ -226,11 +238,8 @@ where
                 }
                 // ## Running => end
                 StateProjection::Running { future, admitted } => {
-                    let running = admitted.as_mut().expect(POLLED_ONCE);
-                    A::set_running(running, true);
-                    let outcome = future.poll(context);
-                    A::set_running(running, false);
-                    let outcome = ready!(outcome);
+                    let held = A::held(admitted.as_mut().expect(POLLED_ONCE));
+                    let outcome = ready!(HeldCharges::run(held, || future.poll(context)));
                     let admitted = admitted.take().expect(POLLED_ONCE);
                     // The inner future is dropped before the request is settled.
                     state.set(State::Done(None));
@@ -251,6 +260,8 @@ where
     S: Service<R> + Clone,
     A: Admit<R, S::Response, S::Error> + Clone,
 {
+    // Out of line, for the size of the path that calls the service at once.
+    #[inline(never)]
     fn after(
         next: Next<A::Pending, A::Admitted, A::Rejected>,
         mut service: S,
@@ -288,9 +299,11 @@ where
     #[inline]
     fn running(service: &mut S, request: A::Request, mut admitted: A::Admitted) -> Self {
         let request = A::start(&mut admitted, request);
-        A::set_running(&mut admitted, true);
-        let future = service.call(request);
-        A::set_running(&mut admitted, false);
+        let mut held = A::held(&mut admitted);
+        if let Some(held) = &mut held {
+            held.start();
+        }
+        let future = HeldCharges::run(held, || service.call(request));
         Self::Running {
             future,
             admitted: Some(admitted),

@@ -165,6 +165,7 @@ mod explanation;
 mod extractors;
 mod first_decision;
 pub(crate) mod future;
+pub(crate) mod held;
 mod info;
 pub(crate) mod layer;
 mod missing;

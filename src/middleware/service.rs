@@ -1,7 +1,6 @@
 //! The service.
 
 use std::{
-    mem,
     sync::Arc,
     task::{Context, Poll},
 };
@@ -10,10 +9,7 @@ use http::{Request, Response};
 use tower::Service;
 
 use super::{
-    admission::Admission,
-    body::ResponseBody,
-    current_rules::CurrentRules,
-    future::{LimitFuture, Step},
+    admission::Admission, body::ResponseBody, current_rules::CurrentRules, future::LimitFuture,
 };
 
 /// A service whose requests are limited. Made by [`RateLimitLayer`](crate::RateLimitLayer).
@@ -49,16 +45,7 @@ where
     fn call(&mut self, request: Request<A>) -> Self::Future {
         let mut request = request.into_parts();
         let admission = self.rules.load();
-        match admission.begin(&mut request.0) {
-            Ok(Step::Admitted(admitted)) => {
-                LimitFuture::running(&mut self.inner, request, admitted)
-            }
-            step => {
-                // The original was polled ready; the clone that stays was not.
-                let unready = self.inner.clone();
-                let ready = mem::replace(&mut self.inner, unready);
-                ResponseFuture::taking(step, ready, request, &admission)
-            }
-        }
+        let first = admission.begin(&mut request.0);
+        LimitFuture::begin(first, &mut self.inner, request, &admission)
     }
 }

@@ -11,7 +11,6 @@
 
 use std::{
     fmt, mem,
-    panic::{self, AssertUnwindSafe},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -21,45 +20,36 @@ use std::{
 
 use http::{Extensions, HeaderMap, Method, Response, StatusCode, header::CONTENT_LENGTH};
 
-use smallvec::SmallVec;
-
 use crate::{
     charge::{Receipt, Settlement},
-    clock::{Clock, Timestamp},
     hold::Hold,
     policy::Policy,
     rules::{BodyOutcome, CompletedRequest, RequestOutcome, Rule},
 };
 
-use super::actual_cost::ActualCost;
+use super::{actual_cost::ActualCost, held::HeldCharges};
 
 /// Charges of a request, from its admission until its response has ended. Settles them when dropped.
 ///
 /// Its holder drops the inner service's future or body first: both may set the [`ActualCost`] when they are dropped.
 pub(super) struct PendingSettlement {
-    /// One for each decision with a charge.
-    holds: SmallVec<[Hold; 1]>,
+    pub(super) held: HeldCharges,
     rules: Arc<[Rule]>,
     /// Set by the handler.
     actual_cost: ActualCost,
-    started: Timestamp,
     /// Whether a rule settles the charges, by how the request ended.
     is_priced: bool,
     /// Whether the method is `CONNECT`: a successful response upgrades the connection.
     is_connect: bool,
     /// Whether the method is `HEAD`: the response has no body.
     is_head: bool,
-    /// Whether the inner service or its body runs. Still set if that panicked.
-    is_running: bool,
     progress: Progress,
 }
 
 /// Progress of a request.
 enum Progress {
-    /// In a queue: the inner service was not called.
-    Waiting,
-    /// The inner service was called and has not responded, or lookups run for a request that was charged.
-    Called,
+    /// The inner service has not responded, or no rule settles by its response.
+    Open,
     /// The inner service returned an error.
     Failed,
     /// The inner service responded. Boxed: most settlements release slots, which needs no details.
@@ -79,17 +69,15 @@ struct Sent {
 }
 
 impl PendingSettlement {
-    pub(super) fn new(hold: Hold, rules: Arc<[Rule]>) -> Box<Self> {
+    pub(super) fn new(held: HeldCharges, rules: Arc<[Rule]>) -> Box<Self> {
         Box::new(Self {
-            holds: SmallVec::from_buf([hold]),
+            held,
             rules,
             actual_cost: ActualCost::default(),
-            started: Clock::system().now(),
             is_priced: false,
             is_connect: false,
             is_head: false,
-            is_running: false,
-            progress: Progress::Waiting,
+            progress: Progress::Open,
         })
     }
 
@@ -97,17 +85,15 @@ impl PendingSettlement {
     /// client that went away; otherwise they are refunded.
     pub(super) fn set_standing(&mut self, is_standing: bool) {
         self.is_priced = is_standing && self.settles();
-        self.progress = if is_standing {
-            Progress::Called
+        if is_standing {
+            self.held.start();
         } else {
-            Progress::Waiting
-        };
+            self.held.wait();
+        }
     }
 
     /// Notes that the inner service is about to be called, and reads the handler's [`ActualCost`] if a rule settles.
     pub(super) fn start(&mut self, method: &Method, extensions: &mut Extensions) {
-        self.progress = Progress::Called;
-        self.started = Clock::system().now();
         self.is_connect = method == Method::CONNECT;
         self.is_head = method == Method::HEAD;
         self.is_priced = self.settles();
@@ -117,27 +103,23 @@ impl PendingSettlement {
         }
     }
 
-    /// Notes whether the inner service or its body runs.
-    #[inline]
-    pub(super) fn set_running(&mut self, is_running: bool) {
-        self.is_running = is_running;
-    }
-
     /// Takes over the charges of another decision on the same request.
     pub(super) fn join(&mut self, mut other: Self) {
-        self.holds.append(&mut other.holds);
+        self.held.holds.append(&mut other.held.holds);
     }
 
     /// Leaves the charges as they were made.
     pub(super) fn keep(mut self) {
-        self.holds.drain(..).for_each(Hold::forget);
+        self.held.holds.drain(..).for_each(Hold::forget);
     }
 
     /// Refunds the charges, since another policy denies the request. A policy that counts denied requests keeps its own.
     pub(super) fn refund(mut self) {
-        for hold in self.holds.drain(..) {
-            hold.settle(|policy, charged| if policy.counts_denied() { charged } else { 0 });
-        }
+        mem::take(&mut self.held).settle(
+            |_, policy, charged| {
+                if policy.counts_denied() { charged } else { 0 }
+            },
+        );
     }
 
     /// Settles the charges of a request that the layer itself rejects.
@@ -155,9 +137,10 @@ impl PendingSettlement {
         self.progress = match response {
             None => Progress::Failed,
             Some(response) if self.is_priced => {
-                Progress::Responded(Box::new(Sent::new(response, self.is_head, self.elapsed())))
+                let elapsed = self.held.elapsed();
+                Progress::Responded(Box::new(Sent::new(response, self.is_head, elapsed)))
             }
-            Some(_) => Progress::Called,
+            Some(_) => Progress::Open,
         };
     }
 
@@ -212,7 +195,7 @@ impl PendingSettlement {
     }
 
     fn settlements(&self) -> impl Iterator<Item = &Settlement> {
-        let receipts = self.holds.iter().filter_map(Hold::receipt);
+        let receipts = self.held.holds.iter().filter_map(Hold::receipt);
         receipts.flat_map(Receipt::settlements)
     }
 
@@ -222,47 +205,27 @@ impl PendingSettlement {
         rules.find(|rule| rule.settles() && rule.has_policy(policy))
     }
 
-    fn elapsed(&self) -> Duration {
-        Clock::system().now().since(self.started)
-    }
-
-    /// Settles the charges.
-    fn close(&mut self) {
-        for hold in mem::take(&mut self.holds) {
-            hold.settle(|policy, charged| self.price(policy, charged));
-        }
-    }
-
-    fn price(&self, policy: &Policy, charged: u64) -> u64 {
-        if let Progress::Waiting = self.progress {
-            return 0;
-        }
+    fn price(&self, held: &HeldCharges, policy: &Policy, charged: u64) -> u64 {
         let Some(rule) = self.settling_rule(policy) else {
             return charged;
         };
-        self.actual_cost
-            .of(rule.policy().name())
-            .unwrap_or_else(|| {
-                let completed = self.completed(charged);
-                let price = || rule.price(&completed);
-                // A second panic while one unwinds would abort the process.
-                panic::catch_unwind(AssertUnwindSafe(price)).unwrap_or(charged)
-            })
+        let set = self.actual_cost.of(rule.policy().name());
+        set.unwrap_or_else(|| rule.price(&self.completed(held, charged)))
     }
 
-    fn completed(&self, charged: u64) -> CompletedRequest<'_> {
+    fn completed(&self, held: &HeldCharges, charged: u64) -> CompletedRequest<'_> {
         let (outcome, elapsed) = match &self.progress {
             Progress::Responded(sent) => {
                 let outcome = RequestOutcome::Responded {
                     status: sent.status,
                     headers: &sent.headers,
-                    body: sent.outcome(self.is_running),
+                    body: sent.outcome(held.is_running()),
                 };
                 (outcome, sent.elapsed)
             }
-            Progress::Failed => (RequestOutcome::Failed, self.elapsed()),
-            _ if self.is_running => (RequestOutcome::Panicked, self.elapsed()),
-            _ => (RequestOutcome::ClientGone, self.elapsed()),
+            Progress::Failed => (RequestOutcome::Failed, held.elapsed()),
+            _ if held.is_running() => (RequestOutcome::Panicked, held.elapsed()),
+            _ => (RequestOutcome::ClientGone, held.elapsed()),
         };
         CompletedRequest {
             charged,
@@ -303,7 +266,8 @@ impl Sent {
 
 impl Drop for PendingSettlement {
     fn drop(&mut self) {
-        self.close();
+        let held = mem::take(&mut self.held);
+        held.settle(|held, policy, charged| self.price(held, policy, charged));
     }
 }
 
