@@ -40,13 +40,12 @@ impl Rule {
         if self.first_matches.is_due() {
             self.check_matchers(head);
         }
-        self.filter.counts(head)
+        self.matchers.counts(head)
     }
 
     #[cold]
     fn check_matchers(&self, parts: &Parts) {
-        let code = self.filter.diagnose(parts);
-        if let Some(code) = code.or_else(|| self.costs.diagnose(parts)) {
+        if let Some(code) = self.matchers.diagnose(parts) {
             let name = self.policy.name();
             self.setup_check
                 .report(name, code, describe(code, "a list of the rule"));
@@ -126,7 +125,7 @@ impl Rule {
     /// Returns the charge with the request's cost.
     #[inline]
     fn with_cost<'a>(&self, charge: Charge<'a>, head: &RequestHead<'_>) -> Charge<'a> {
-        match self.costs.of(head, charge.units()) {
+        match self.matchers.cost(head, charge.units()) {
             Some(cost) => charge.cost(cost),
             None => charge,
         }

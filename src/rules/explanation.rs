@@ -210,7 +210,7 @@ impl Rule {
         if setting.is_off() {
             return trace.finding(RuleFinding::Off, false);
         }
-        if !self.filter.counts(&RequestHead::new(parts)) {
+        if !self.matchers.counts(&RequestHead::new(parts)) {
             return trace;
         }
         let key = match self.find_key(parts, deadline).await {

@@ -1,4 +1,4 @@
-//! Which requests a layer limits, and which of them a rule counts.
+//! Which requests a layer limits, and which of them a rule counts at what cost.
 //!
 //! # Why are preflights counted by default?
 //!
@@ -98,22 +98,36 @@ impl RequestFilter {
     }
 }
 
-// === RuleFilter ===
+// === RuleMatchers ===
 
-/// Requests that a rule counts. A possible match is counted.
+/// Requests that a rule counts, and their costs. A possible match is counted.
 #[derive(Clone, Default)]
-pub(super) struct RuleFilter {
+pub(super) struct RuleMatchers {
     when: Vec<Arc<dyn Matcher>>,
     unless: Vec<Arc<dyn Matcher>>,
+    /// Costs that differ from the policy's own.
+    costs: Vec<(Arc<dyn Matcher>, u64)>,
+    cost_by: Option<CostFn>,
 }
 
-impl RuleFilter {
+/// Returns the cost of a request from its head.
+type CostFn = Arc<dyn Fn(&Parts) -> u64 + Send + Sync>;
+
+impl RuleMatchers {
     pub(super) fn when(&mut self, matcher: impl Matcher) {
         self.when.push(Arc::new(matcher));
     }
 
     pub(super) fn unless(&mut self, matcher: impl Matcher) {
         self.unless.push(Arc::new(matcher));
+    }
+
+    pub(super) fn cost_when(&mut self, matcher: impl Matcher, units: u64) {
+        self.costs.push((Arc::new(matcher), units));
+    }
+
+    pub(super) fn cost_by(&mut self, cost: impl Fn(&Parts) -> u64 + Send + Sync + 'static) {
+        self.cost_by = Some(Arc::new(cost));
     }
 
     /// Returns whether requests must match something to be counted.
@@ -127,14 +141,48 @@ impl RuleFilter {
             && !self.unless.iter().any(|matcher| is_exact(matcher, head))
     }
 
+    /// Returns the cost of a request, or `None` if it is the policy's own.
+    ///
+    /// The first exact match sets the cost, or without one the default. A possible match before it raises the cost to its own.
+    #[inline]
+    pub(super) fn cost(&self, head: &RequestHead<'_>, default: u64) -> Option<u64> {
+        let mut possible = None;
+        for (matcher, units) in &self.costs {
+            match matcher.matches(head) {
+                Match::Miss => {}
+                Match::Ambiguous => possible = possible.max(Some(*units)),
+                Match::Exact => return possible.max(Some(*units)),
+            }
+        }
+        let own = self.cost_by.as_ref().map(|cost| cost(head));
+        match possible {
+            Some(possible) => Some(possible.max(own.unwrap_or(default))),
+            None => own,
+        }
+    }
+
+    /// Whether a request may have another cost than the policy's own.
+    pub(super) fn has_costs(&self) -> bool {
+        self.cost_by.is_some() || !self.costs.is_empty()
+    }
+
+    /// Returns the largest cost that a matcher sets.
+    pub(super) fn largest_cost(&self) -> u64 {
+        let units = self.costs.iter().map(|(_, units)| *units);
+        units.max().unwrap_or(0)
+    }
+
     pub(super) fn validate(&self) -> Result<(), Error> {
-        let mut matchers = self.when.iter().chain(&self.unless);
-        matchers.try_for_each(Matcher::validate)
+        self.all().try_for_each(Matcher::validate)
     }
 
     pub(super) fn diagnose(&self, parts: &Parts) -> Option<Code> {
-        let mut matchers = self.when.iter().chain(&self.unless);
-        matchers.find_map(|matcher| matcher.diagnose(parts))
+        self.all().find_map(|matcher| matcher.diagnose(parts))
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Arc<dyn Matcher>> {
+        let costs = self.costs.iter().map(|(matcher, _)| matcher);
+        self.when.iter().chain(&self.unless).chain(costs)
     }
 }
 

@@ -5,7 +5,6 @@
 
 mod charging;
 mod completed;
-mod cost;
 #[cfg(feature = "explain")]
 mod explanation;
 mod filter;

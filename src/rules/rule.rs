@@ -19,8 +19,7 @@ use crate::{
 
 use super::{
     completed::CompletedRequest,
-    cost::Costs,
-    filter::RuleFilter,
+    filter::RuleMatchers,
     mode::{ModeSwitch, RuleMode},
     on_missing_key::OnMissingKey,
     setup_check::{FirstMatches, FirstRequests},
@@ -36,8 +35,7 @@ pub struct Rule {
     pub(crate) source: Option<KeySource>,
     /// Choice for a request without a key; `None` leaves it to the extractor.
     pub(super) missing: Option<OnMissingKey>,
-    pub(super) filter: RuleFilter,
-    pub(super) costs: Costs,
+    pub(super) matchers: RuleMatchers,
     pub(crate) choice: Option<Arc<dyn TierChoice>>,
     pub(crate) cache: Option<TierCache>,
     price: Option<Price>,
@@ -114,7 +112,7 @@ impl Rule {
     /// Default: all requests. If called repeatedly, all matchers must match.
     #[must_use]
     pub fn when(mut self, matcher: impl Matcher) -> Self {
-        self.filter.when(matcher);
+        self.matchers.when(matcher);
         self
     }
 
@@ -123,7 +121,7 @@ impl Rule {
     /// Default: counts all requests. If called repeatedly, one exact match is enough.
     #[must_use]
     pub fn unless(mut self, matcher: impl Matcher) -> Self {
-        self.filter.unless(matcher);
+        self.matchers.unless(matcher);
         self
     }
 
@@ -133,7 +131,7 @@ impl Rule {
     /// denied.
     #[must_use]
     pub fn cost_by(mut self, cost: impl Fn(&Parts) -> u64 + Send + Sync + 'static) -> Self {
-        self.costs.set_by_head(cost);
+        self.matchers.cost_by(cost);
         self
     }
 
@@ -157,7 +155,7 @@ impl Rule {
     /// ```
     #[must_use]
     pub fn cost_when(mut self, matcher: impl Matcher, units: u64) -> Self {
-        self.costs.add_match(matcher, units);
+        self.matchers.cost_when(matcher, units);
         self
     }
 
@@ -263,7 +261,7 @@ impl Rule {
 
     /// Returns whether the rule counts only requests that match something.
     pub(crate) fn is_conditional(&self) -> bool {
-        self.filter.is_conditional()
+        self.matchers.is_conditional()
     }
 
     /// Returns whether a policy is the rule's own, or its candidate.
@@ -294,7 +292,7 @@ impl Rule {
         if let Some(fault) = &self.fault {
             return Err(fault.clone());
         }
-        if self.settles() && self.costs.is_empty() && self.policy.default_cost() == 0 {
+        if self.settles() && !self.matchers.has_costs() && self.policy.default_cost() == 0 {
             return Err(Error::new(
                 ErrorKind::InvalidPolicy,
                 format!(
@@ -304,9 +302,8 @@ impl Rule {
                 ),
             ));
         }
-        self.filter.validate()?;
-        self.costs.validate()?;
-        let (most, limit) = (self.costs.largest_match(), self.policy.counter().limit());
+        self.matchers.validate()?;
+        let (most, limit) = (self.matchers.largest_cost(), self.policy.counter().limit());
         let may_have_more = self.choice.is_some() || self.cache.is_some();
         if most > limit && !may_have_more {
             return Err(Error::new(
@@ -370,8 +367,7 @@ impl From<Policy> for Rule {
             policy,
             source: None,
             missing: None,
-            filter: RuleFilter::default(),
-            costs: Costs::default(),
+            matchers: RuleMatchers::default(),
             choice: None,
             cache: None,
             price: None,
