@@ -11,75 +11,99 @@
 //! record has one entry for each policy and key, in sets of eight like a cache of a CPU: the memory is fixed, a record takes one
 //! short lock, and a client evicts others only if it is denied under many keys.
 
-use std::sync::Arc;
-
 use crate::{
-    block::BlockList,
     charge::{Charge, MAX_CHARGES, OwnedCharge},
-    decision::CountedBy,
+    decision::{CountedBy, Decision, PolicyState},
     error::Error,
+    key::Key,
+    limiter::RateLimiter,
     policy::OnOutage,
-    store::Store,
+    store::StoreFuture,
 };
 
-use super::{
-    denials::RecentDenials,
-    explanation::{Explanation, PolicyExplanation},
-};
+use super::explanation::{Explanation, PolicyExplanation};
 
-/// Returns the state of each charge, in their order.
-///
-/// Policies with different outage choices are asked separately: together, one that denies would hide the others. So there
-/// are at most three calls for 16 charges, and one for each of them with a penalty, each within the deadline of the store.
-///
-/// # Errors
-///
-/// Those of the store.
-pub(crate) async fn ask(
-    (store, blocks): (Arc<dyn Store>, &BlockList),
-    denials: Option<RecentDenials>,
-    charges: Vec<OwnedCharge>,
-) -> Result<Explanation, Error> {
-    let mut explained: Vec<Option<PolicyExplanation>> = charges.iter().map(|_| None).collect();
-    for choice in [OnOutage::Allow, OnOutage::Local, OnOutage::Deny] {
-        let numbers = (0..charges.len())
-            .filter(|number| charges[*number].borrow().policy().outage_choice() == choice);
-        let numbers: Vec<usize> = numbers.collect();
-        for numbers in numbers.chunks(MAX_CHARGES) {
-            let peek = {
-                let borrowed = numbers.iter().map(|number| charges[*number].borrow());
-                let peeks: Vec<Charge<'_>> = borrowed.map(|charge| charge.cost(0)).collect();
-                store.decide(&peeks)
-            };
-            let decision = peek.await?;
-            for (number, state) in numbers.iter().zip(decision.states()) {
-                let charge = charges[*number].borrow();
-                let last = denials.as_ref();
-                let counted_by = match state.usage() {
-                    Some(_) => state.counted_by().unwrap_or(decision.counted_by()),
-                    None => CountedBy::Uncounted,
+impl RateLimiter {
+    /// Returns the state of a key under every policy of the limiter, for an operator who asks why it was limited.
+    ///
+    /// Charges nothing. A policy is of the limiter once a builder or a layer has added it, and is shown with its own quota:
+    /// [`RateLimitLayer::explain`](crate::RateLimitLayer::explain) also knows tiers and modes. Takes at most three calls for
+    /// 16 policies, and one for each with a penalty, each within the deadline of the store. See [`explain`](crate::explain) for an example.
+    ///
+    /// # Errors
+    ///
+    /// The error of the store, if it could not return the state. A limiter with a fallback always returns it.
+    pub fn explain(&self, key: &Key) -> StoreFuture<Explanation> {
+        let policies = self.policies();
+        let charges = policies.iter().map(|policy| policy.charge(*key).to_owned());
+        let (limiter, charges) = (self.clone(), charges.collect());
+        StoreFuture::boxed(async move { limiter.explain_charges(charges).await })
+    }
+
+    /// As [`explain`](Self::explain), for these charges in their order.
+    ///
+    /// Policies with different outage choices are asked separately: together, one that denies would hide the others. So there
+    /// are at most three calls for 16 charges, and one for each of them with a penalty, each within the deadline of the store.
+    pub(crate) async fn explain_charges(
+        &self,
+        charges: Vec<OwnedCharge>,
+    ) -> Result<Explanation, Error> {
+        self.blocks.refresh().await;
+        let mut explained: Vec<Option<PolicyExplanation>> = charges.iter().map(|_| None).collect();
+        for choice in [OnOutage::Allow, OnOutage::Local, OnOutage::Deny] {
+            let asked = charges.iter().zip(&mut explained);
+            let asked =
+                asked.filter(|(charge, _)| charge.borrow().policy().outage_choice() == choice);
+            let mut asked: Vec<_> = asked.collect();
+            for asked in asked.chunks_mut(MAX_CHARGES) {
+                let peek = {
+                    let peeks = asked.iter().map(|(charge, _)| charge.borrow().cost(0));
+                    self.store.decide(&peeks.collect::<Vec<_>>())
                 };
-                let ban_status = match charge.policy().ban_penalty() {
-                    Some(penalty) if counted_by != CountedBy::Uncounted => {
-                        let state = store.ban_record(charge.policy(), charge.key()).await?;
-                        state.and_then(|state| penalty.ban_status(&state, decision.decided_at()))
-                    }
-                    Some(_) | None => None,
-                };
-                explained[*number] = Some(PolicyExplanation {
-                    ban_status,
-                    block: blocks.block_of(charge.policy(), charge.key()),
-                    policy: charge.policy().clone(),
-                    cost: charge.units(),
-                    state: *state,
-                    counted_by,
-                    counted_at: decision.decided_at(),
-                    outage_age: None,
-                    last_denial: last.and_then(|last| last.last(charge.policy(), charge.key())),
-                });
+                let decision = peek.await?;
+                for ((charge, explained), state) in asked.iter_mut().zip(decision.states()) {
+                    let explanation = self.explain_state(charge.borrow(), state, &decision);
+                    **explained = Some(explanation.await?);
+                }
             }
         }
+        let health = self.store.health();
+        let mut policies: Vec<_> = explained.into_iter().flatten().collect();
+        for policy in &mut policies {
+            policy.outage_age = health.outage_age();
+        }
+        Ok(Explanation { health, policies })
     }
-    let policies = explained.into_iter().flatten().collect();
-    Ok(Explanation::new(store.health(), policies))
+
+    async fn explain_state(
+        &self,
+        charge: Charge<'_>,
+        state: &PolicyState,
+        decision: &Decision,
+    ) -> Result<PolicyExplanation, Error> {
+        let (policy, key) = (charge.policy(), charge.key());
+        let counted_by = match state.usage() {
+            Some(_) => state.counted_by().unwrap_or(decision.counted_by()),
+            None => CountedBy::Uncounted,
+        };
+        let ban_status = match policy.ban_penalty() {
+            Some(penalty) if counted_by != CountedBy::Uncounted => {
+                let record = self.store.ban_record(policy, key).await?;
+                record.and_then(|record| penalty.ban_status(&record, decision.decided_at()))
+            }
+            Some(_) | None => None,
+        };
+        let denials = self.recorders.denials.as_ref();
+        Ok(PolicyExplanation {
+            ban_status,
+            block: self.blocks.list.block_of(policy, key),
+            policy: policy.clone(),
+            cost: charge.units(),
+            state: *state,
+            counted_by,
+            counted_at: decision.decided_at(),
+            outage_age: None,
+            last_denial: denials.and_then(|denials| denials.last(policy, key)),
+        })
+    }
 }

@@ -8,9 +8,8 @@ use crate::{
     decision::{CountedBy, Outcome, PolicyName, PolicyState, Retry, Usage},
     policy::{BanStatus, Penalty, Policy},
     store::Health,
+    telemetry::denials::LastDenial,
 };
-
-use super::{denials::LastDenial, span::Span};
 
 /// The state of a key under every policy of a limiter, and the health of the store.
 ///
@@ -18,19 +17,11 @@ use super::{denials::LastDenial, span::Span};
 /// [module docs](super).
 #[derive(Clone, Debug)]
 pub struct Explanation {
-    health: Health,
-    policies: Vec<PolicyExplanation>,
+    pub(super) health: Health,
+    pub(super) policies: Vec<PolicyExplanation>,
 }
 
 impl Explanation {
-    /// Takes the states of the policies, and the health of the store after they were read.
-    pub(super) fn new(health: Health, mut policies: Vec<PolicyExplanation>) -> Self {
-        for policy in &mut policies {
-            policy.outage_age = health.outage_age();
-        }
-        Self { health, policies }
-    }
-
     /// Returns the health of the store: its mode, [since when](Health::mode_since), and its outages.
     #[must_use]
     pub fn health(&self) -> &Health {
@@ -49,11 +40,6 @@ impl Explanation {
         let mut policies = self.policies.iter();
         policies.find(|policy| policy.name().as_str() == name)
     }
-
-    /// Returns the health, and the states.
-    pub(crate) fn into_parts(self) -> (Health, Vec<PolicyExplanation>) {
-        (self.health, self.policies)
-    }
 }
 
 impl fmt::Display for Explanation {
@@ -66,7 +52,7 @@ impl fmt::Display for Explanation {
 }
 
 /// Writes the mode of the store, and its outages.
-pub(crate) fn write_health(f: &mut fmt::Formatter<'_>, health: &Health) -> fmt::Result {
+pub(super) fn write_health(f: &mut fmt::Formatter<'_>, health: &Health) -> fmt::Result {
     write!(f, "store: {}", health.mode().name())?;
     if let Some(age) = health.mode_age() {
         write!(f, " for {}", Span(age))?;
@@ -343,6 +329,55 @@ impl fmt::Display for PolicyExplanation {
         match &self.last_denial {
             Some(denial) => self.write_denial(f, denial),
             None => Ok(()),
+        }
+    }
+}
+
+// === Span ===
+
+/// Displays a duration in the largest unit that leaves at least two of it, rounded up: `35 s`, `12 min`. One second is `1 s`.
+#[derive(Clone, Copy, Debug)]
+struct Span(Duration);
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let millis = self.0.as_micros().div_ceil(1_000);
+        let fits = |(_, length): &&(&str, u128)| {
+            millis >= 2 * length || (millis, *length) == (1_000, 1_000)
+        };
+        let (unit, length) = UNITS.iter().find(fits).unwrap_or(&("ms", 1));
+        write!(f, "{} {unit}", millis.div_ceil(*length))
+    }
+}
+
+const UNITS: [(&str, u128); 4] = [
+    ("d", 86_400_000),
+    ("h", 3_600_000),
+    ("min", 60_000),
+    ("s", 1_000),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn span_has_the_largest_unit_that_leaves_two() {
+        for (micros, expected) in [
+            (0, "0 ms"),
+            (1, "1 ms"),
+            (1_000_000, "1 s"),
+            (1_000_001, "1001 ms"),
+            (1_999_000, "1999 ms"),
+            (2_000_000, "2 s"),
+            (2_000_001, "3 s"),
+            (119_000_000, "119 s"),
+            (120_000_000, "2 min"),
+            (7_199_000_000, "120 min"),
+            (7_200_000_000, "2 h"),
+            (172_800_000_000, "2 d"),
+        ] {
+            assert_eq!(Span(Duration::from_micros(micros)).to_string(), expected);
         }
     }
 }

@@ -82,12 +82,9 @@
 //! labels of extractors, and addresses of servers) and the reasons of blocks. It is for operators: do not send it to clients.
 
 mod ask;
-mod denials;
 mod explanation;
-mod span;
+mod request;
 
-pub(crate) use self::ask::ask;
-pub use self::denials::LastDenial;
-pub(crate) use self::denials::RecentDenials;
-pub(crate) use self::explanation::write_health;
 pub use self::explanation::{Explanation, PolicyExplanation};
+pub use self::request::{RequestExplanation, RuleExplanation, RuleFinding};
+pub use crate::telemetry::denials::LastDenial;

@@ -48,7 +48,7 @@ pub(crate) type BlockRefresh = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// Decides in a store, unless a key is blocked.
 pub(crate) struct BlockCheck {
     /// Stays empty if the store cannot block keys.
-    list: Arc<BlockList>,
+    pub(crate) list: Arc<BlockList>,
     refresher: Arc<Refresher>,
     settle: Settle,
 }
@@ -94,13 +94,6 @@ impl BlockCheck {
             let time = TimeLeft::of_request(self.refresher.store.deadline());
             self.refresher.refresh_in_time(time).await;
         }
-    }
-
-    /// Returns the list, up to date unless the store cannot be reached.
-    #[cfg(feature = "explain")]
-    pub(crate) async fn refreshed(&self) -> &Arc<BlockList> {
-        self.refresh().await;
-        &self.list
     }
 
     /// Decides the charges together. A blocked key is denied, and then nothing is charged.

@@ -35,12 +35,6 @@ use crate::{
     telemetry::{DecisionObserver, Recorders},
 };
 
-#[cfg(feature = "explain")]
-use crate::{
-    charge::OwnedCharge,
-    explain::{self, Explanation},
-};
-
 #[cfg(feature = "top-keys")]
 use crate::top_keys::Snapshot;
 
@@ -75,8 +69,8 @@ use crate::top_keys::Snapshot;
 /// ```
 #[derive(Clone, Debug)]
 pub struct RateLimiter {
-    store: Arc<dyn Store>,
-    blocks: Arc<BlockCheck>,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) blocks: Arc<BlockCheck>,
     /// The policies of all layers on this limiter: one name has one quota.
     known: Arc<Mutex<Vec<KnownPolicy>>>,
     holds: Arc<HoldRegistry>,
@@ -85,7 +79,7 @@ pub struct RateLimiter {
         not(any(feature = "explain", feature = "top-keys")),
         expect(dead_code, reason = "only these features ask it later")
     )]
-    recorders: Recorders,
+    pub(crate) recorders: Recorders,
     /// The store, if its decisions have a deadline.
     bounded_store: Option<StoreId>,
 }
@@ -229,35 +223,6 @@ impl RateLimiter {
     /// are retried until the lease must have ended, even if the future is dropped.
     pub fn settle(&self, receipt: Receipt) -> StoreFuture<()> {
         self.holds.settle(receipt)
-    }
-
-    /// Returns the state of a key under every policy of the limiter, for an operator who asks why it was limited.
-    ///
-    /// Charges nothing. A policy is of the limiter once a builder or a layer has added it, and is shown with its own quota:
-    /// [`RateLimitLayer::explain`](crate::RateLimitLayer::explain) also knows tiers and modes. Takes at most three calls for
-    /// 16 policies, and one for each with a penalty, each within the deadline of the store. See [`explain`](crate::explain) for an example.
-    ///
-    /// # Errors
-    ///
-    /// The error of the store, if it could not return the state. A limiter with a fallback always returns it.
-    #[cfg(feature = "explain")]
-    pub fn explain(&self, key: &Key) -> StoreFuture<Explanation> {
-        let known = self.known.lock();
-        let charges = known
-            .iter()
-            .map(|policy| policy.policy.charge(*key).to_owned());
-        self.explain_charges(charges.collect())
-    }
-
-    /// As [`explain`](Self::explain), for these charges in their order.
-    #[cfg(feature = "explain")]
-    pub(crate) fn explain_charges(&self, charges: Vec<OwnedCharge>) -> StoreFuture<Explanation> {
-        let denials = self.recorders.denials.clone();
-        let (store, blocks) = (Arc::clone(&self.store), Arc::clone(&self.blocks));
-        StoreFuture::boxed(async move {
-            let blocks = blocks.refreshed().await;
-            explain::ask((store, blocks), denials, charges).await
-        })
     }
 
     /// Holds the slots of a decision until the returned [`Hold`] is dropped or settled.
@@ -623,14 +588,17 @@ impl RateLimiter {
     }
 }
 
-#[cfg(feature = "dashboard")]
+#[cfg(feature = "explain")]
 impl RateLimiter {
     /// Returns the policies of all layers on this limiter, and those it was built with.
     pub(crate) fn policies(&self) -> Vec<Policy> {
         let known = self.known.lock();
         known.iter().map(|known| known.policy.clone()).collect()
     }
+}
 
+#[cfg(feature = "dashboard")]
+impl RateLimiter {
     /// Returns the sizes and loads of the store.
     pub(crate) fn stats(&self) -> Stats {
         self.store.stats()

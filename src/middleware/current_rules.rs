@@ -45,7 +45,7 @@ pub(crate) enum CurrentRules {
 impl CurrentRules {
     /// Returns the admission for the next request, which keeps it to its end. Takes no lock.
     #[inline]
-    pub(super) fn load(&self) -> Loaded<'_> {
+    pub(crate) fn load(&self) -> Loaded<'_> {
         match self {
             Self::Fixed(admission) => Loaded::Fixed(admission),
             #[cfg(feature = "reload")]
@@ -76,7 +76,7 @@ impl CurrentRules {
 // === Loaded ===
 
 /// An admission that a request is about to use.
-pub(super) enum Loaded<'a> {
+pub(crate) enum Loaded<'a> {
     Fixed(&'a Arc<Admission>),
     #[cfg(feature = "reload")]
     Guarded(Guard<Arc<Admission>>),

@@ -18,12 +18,6 @@ use crate::rules::Rule;
 
 use super::{admission::Admission, current_rules::CurrentRules, service::RateLimit};
 
-#[cfg(feature = "explain")]
-use http::request::Parts;
-
-#[cfg(feature = "explain")]
-use super::explanation::RequestExplanation;
-
 /// Limits requests to a Tower service.
 ///
 /// It has no type parameters, so a struct field can hold it. Clones, and the services made from them, share their
@@ -124,33 +118,6 @@ impl RateLimitLayer {
     #[cfg(feature = "dashboard")]
     pub(crate) fn present_rules(&self) -> Arc<[Rule]> {
         Arc::clone(&self.rules.load().rules)
-    }
-
-    /// Returns what the layer does with a request, for an operator who asks why it is limited.
-    ///
-    /// Charges nothing, and counts for no warning. The request need not come from a client: whatever the extractors read is
-    /// enough, such as a header, or an address in the extensions. Keys and tiers are looked up as for a request: each lookup
-    /// ends within the [`lookup_timeout`](crate::builder::RateLimitLayerBuilder::lookup_timeout), one rule after the other.
-    /// Then the limiter is asked as by [`RateLimiter::explain`].
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use http::Request;
-    ///
-    /// # async fn example(layer: tollgate::RateLimitLayer) -> Result<(), tollgate::Error> {
-    /// let request = Request::get("/search").header("x-api-key", "k-123").body(()).expect("a request");
-    /// println!("{}", layer.explain(&request.into_parts().0).await?);
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// The error of the store, if it could not return the state. A limiter with a fallback always returns it.
-    #[cfg(feature = "explain")]
-    pub async fn explain(&self, parts: &Parts) -> Result<RequestExplanation, Error> {
-        RequestExplanation::of(&self.rules.load(), parts).await
     }
 
     /// Returns the misconfigurations that the layer and its store have found so far. Each was logged once.

@@ -159,8 +159,6 @@ pub(crate) mod actual_cost;
 pub(crate) mod admission;
 mod body;
 pub(crate) mod current_rules;
-#[cfg(feature = "explain")]
-mod explanation;
 #[cfg(feature = "axum")]
 mod extractors;
 mod first_decision;
@@ -177,8 +175,6 @@ mod with_lookups;
 
 pub use self::actual_cost::ActualCost;
 pub use self::body::ResponseBody;
-#[cfg(feature = "explain")]
-pub use self::explanation::RequestExplanation;
 pub use self::info::RateLimitInfo;
 pub use self::missing::{MissingActualCost, MissingRateLimitInfo};
 pub use self::service::{RateLimit, ResponseFuture};

@@ -215,7 +215,7 @@ impl Rule {
         }
     }
 
-    pub(super) fn on_missing(&self) -> OnMissingKey {
+    pub(crate) fn on_missing(&self) -> OnMissingKey {
         self.missing.unwrap_or_default()
     }
 

@@ -102,7 +102,7 @@ impl RequestFilter {
 
 /// Requests that a rule counts, and their costs. A possible match is counted.
 #[derive(Clone, Default)]
-pub(super) struct RuleMatchers {
+pub(crate) struct RuleMatchers {
     when: Vec<Arc<dyn Matcher>>,
     unless: Vec<Arc<dyn Matcher>>,
     /// Costs that differ from the policy's own.
@@ -136,7 +136,7 @@ impl RuleMatchers {
     }
 
     #[inline]
-    pub(super) fn counts(&self, head: &RequestHead<'_>) -> bool {
+    pub(crate) fn counts(&self, head: &RequestHead<'_>) -> bool {
         self.when.iter().all(|matcher| is_possible(matcher, head))
             && !self.unless.iter().any(|matcher| is_exact(matcher, head))
     }

@@ -5,8 +5,6 @@
 
 mod charging;
 mod completed;
-#[cfg(feature = "explain")]
-mod explanation;
 mod filter;
 mod mode;
 mod on_missing_key;
@@ -15,8 +13,6 @@ mod setup_check;
 
 pub(crate) use self::charging::Caller;
 pub use self::completed::{BodyOutcome, CompletedRequest, RequestOutcome};
-#[cfg(feature = "explain")]
-pub use self::explanation::{RuleExplanation, RuleFinding};
 pub(crate) use self::filter::RequestFilter;
 pub use self::mode::RuleMode;
 pub(crate) use self::mode::{ModeSetting, ModeSwitch};

@@ -34,8 +34,8 @@ pub struct Rule {
     pub(super) policy: Policy,
     pub(crate) source: Option<KeySource>,
     /// Choice for a request without a key; `None` leaves it to the extractor.
-    pub(super) missing: Option<OnMissingKey>,
-    pub(super) matchers: RuleMatchers,
+    pub(crate) missing: Option<OnMissingKey>,
+    pub(crate) matchers: RuleMatchers,
     pub(crate) choice: Option<Arc<dyn TierChoice>>,
     pub(crate) cache: Option<TierCache>,
     price: Option<Price>,

@@ -109,6 +109,8 @@ mod catalog;
 #[cfg(feature = "metrics")]
 mod counters;
 mod decisions;
+#[cfg(feature = "explain")]
+pub(crate) mod denials;
 #[cfg(feature = "metrics")]
 pub(crate) mod gauges;
 #[cfg(feature = "metrics")]

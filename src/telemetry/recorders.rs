@@ -4,11 +4,11 @@ use std::{fmt, sync::Arc};
 
 use crate::{charge::Charge, decision::Decision, error::Error};
 
-#[cfg(feature = "explain")]
-use crate::explain::RecentDenials;
-
 #[cfg(feature = "top-keys")]
 use crate::top_keys::TopKeys;
+
+#[cfg(feature = "explain")]
+use super::denials::RecentDenials;
 
 /// Called with the charges and the result of each decision.
 pub(super) type Hook = Arc<dyn Fn(&[Charge<'_>], &Result<Decision, Error>) + Send + Sync>;

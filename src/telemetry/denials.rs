@@ -65,7 +65,7 @@ impl RecentDenials {
     }
 
     /// Returns the last denial of a key under a policy.
-    pub(super) fn last(&self, policy: &Policy, key: &Key) -> Option<LastDenial> {
+    pub(crate) fn last(&self, policy: &Policy, key: &Key) -> Option<LastDenial> {
         let hash = hash(policy, key);
         let set = self.set_of(hash).lock();
         let mut entries = set.iter().flatten();
