@@ -104,23 +104,24 @@ impl<R> CallRule<R> {
         if self.mode == RuleMode::Off {
             return Ok(None);
         }
-        let found = match (self.key)(request) {
+        let charge = match (self.key)(request) {
             Extracted::Found(key) => Ok(Some(self.policy.charge(key))),
             Extracted::Absent => self.charge_unidentified(warnings),
             Extracted::Ambiguous => Err(self.ambiguous(warnings)),
         };
-        let charge = match found {
-            Err(_) if self.mode == RuleMode::Shadow => return Ok(None),
-            found => found?,
+        let is_shadow = self.mode == RuleMode::Shadow;
+        let mut charge = match charge {
+            Ok(Some(charge)) => charge,
+            Err(rejection) if !is_shadow => return Err(rejection),
+            Ok(None) | Err(_) => return Ok(None),
         };
-        let charge = match self.mode {
-            RuleMode::Shadow => charge.map(|charge| charge.enforcement(Enforcement::Shadow)),
-            RuleMode::Off | RuleMode::Enforce => charge,
-        };
-        Ok(match &self.cost {
-            Some(cost) => charge.map(|charge| charge.cost(cost(request))),
-            None => charge,
-        })
+        if is_shadow {
+            charge = charge.enforcement(Enforcement::Shadow);
+        }
+        if let Some(cost) = &self.cost {
+            charge = charge.cost(cost(request));
+        }
+        Ok(Some(charge))
     }
 
     #[cold]
