@@ -15,7 +15,10 @@ use crate::{
     headers::{HeaderWriter, Headers},
     limiter::RateLimiter,
     matching::Matcher,
-    middleware::{actual_cost::SettledPolicies, admission::Admission, layer::RateLimitLayer},
+    middleware::{
+        actual_cost::SettledPolicies, admission::Admission, current_rules::CurrentRules,
+        layer::RateLimitLayer,
+    },
     policy::Policy,
     rejection::{MakeRejection, RejectionFormat},
     rules::{ModeSwitch, RequestFilter, Rule, RuleMode},
@@ -26,7 +29,7 @@ use crate::{
 use crate::remote::RedisStoreBuilder;
 
 #[cfg(feature = "reload")]
-use crate::middleware::current_rules::{CurrentRules, Replaceable};
+use crate::middleware::current_rules::Replaceable;
 #[cfg(feature = "top-keys")]
 use crate::top_keys::TopKeys;
 
@@ -244,7 +247,8 @@ impl RateLimitLayerBuilder {
     /// matcher, policy or URL that cannot work, two policies with one name, more than 1,000 policies, more than 16 that
     /// count every request, or a timeout of zero. A request that more than 16 policies count gets 503.
     pub fn build(self) -> Result<RateLimitLayer, Error> {
-        Ok(RateLimitLayer::with(self.build_admission()?))
+        let rules = CurrentRules::Fixed(Arc::new(self.build_admission()?));
+        Ok(RateLimitLayer { rules })
     }
 
     /// Builds a layer whose rules can be replaced.
@@ -357,7 +361,7 @@ impl RateLimitLayerBuilder {
                 "a layer without a policy limits nothing: add .policy(Policy::new(..).key(..))",
             ));
         }
-        if let Some(rule) = self.rules.iter().find(|rule| !rule.has_key()) {
+        if let Some(rule) = self.rules.iter().find(|rule| rule.source.is_none()) {
             return Err(Error::new(
                 ErrorKind::PolicyWithoutKey,
                 format!(
@@ -366,7 +370,8 @@ impl RateLimitLayerBuilder {
                 ),
             ));
         }
-        let rules = self.rules.iter().filter(|rule| !rule.is_conditional());
+        let rules = self.rules.iter();
+        let rules = rules.filter(|rule| !rule.matchers.is_conditional());
         let unconditional = rules.flat_map(Rule::policies).count();
         if unconditional > MAX_CHARGES {
             return Err(Error::new(

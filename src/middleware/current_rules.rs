@@ -16,11 +16,7 @@
 use std::{ops::Deref, sync::Arc};
 
 #[cfg(feature = "reload")]
-use std::{
-    any::Any,
-    fmt,
-    sync::{OnceLock, Weak},
-};
+use std::{any::Any, fmt, sync::OnceLock};
 
 #[cfg(feature = "reload")]
 use arc_swap::{ArcSwap, Guard};
@@ -160,11 +156,6 @@ impl Replaceable {
     /// Keeps a value until the last layer and service is dropped. Only the first call has an effect.
     pub(crate) fn accompany(&self, companion: impl Any + Send + Sync) {
         let _ = self.companion.set(Box::new(companion));
-    }
-
-    /// Returns a reference that keeps nothing alive.
-    pub(crate) fn downgrade(this: &Arc<Self>) -> Weak<Self> {
-        Arc::downgrade(this)
     }
 }
 

@@ -16,7 +16,7 @@ use crate::{
 #[cfg(feature = "dashboard")]
 use crate::rules::Rule;
 
-use super::{admission::Admission, current_rules::CurrentRules, service::RateLimit};
+use super::{current_rules::CurrentRules, service::RateLimit};
 
 /// Limits requests to a Tower service.
 ///
@@ -130,12 +130,6 @@ impl RateLimitLayer {
         let is_heard = |warning: &Warning| !log.is_silenced(warning.code());
         warnings.extend(self.limiter().warnings().into_iter().filter(is_heard));
         warnings
-    }
-
-    pub(crate) fn with(admission: Admission) -> Self {
-        Self {
-            rules: CurrentRules::Fixed(Arc::new(admission)),
-        }
     }
 }
 

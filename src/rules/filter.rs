@@ -131,7 +131,7 @@ impl RuleMatchers {
     }
 
     /// Returns whether requests must match something to be counted.
-    pub(super) fn is_conditional(&self) -> bool {
+    pub(crate) fn is_conditional(&self) -> bool {
         !self.when.is_empty()
     }
 

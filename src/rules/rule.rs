@@ -259,11 +259,6 @@ impl Rule {
         std::iter::once(&self.policy).chain(&self.candidate)
     }
 
-    /// Returns whether the rule counts only requests that match something.
-    pub(crate) fn is_conditional(&self) -> bool {
-        self.matchers.is_conditional()
-    }
-
     /// Returns whether a policy is the rule's own, or its candidate.
     pub(crate) fn has_policy(&self, policy: &Policy) -> bool {
         self.policies().any(|own| own.name() == policy.name())
@@ -352,10 +347,6 @@ impl Rule {
     /// Reports that a slot was released because a connection was upgraded.
     pub(crate) fn report_upgrade(&self) {
         self.setup_check.report_upgrade(self.policy.name());
-    }
-
-    pub(crate) fn has_key(&self) -> bool {
-        self.source.is_some()
     }
 }
 

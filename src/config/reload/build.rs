@@ -6,7 +6,7 @@ use crate::{
     builder::RateLimitLayerBuilder,
     clock::Clock,
     error::{Error, ErrorKind},
-    middleware::{current_rules::Replaceable, layer::RateLimitLayer},
+    middleware::layer::RateLimitLayer,
     store::RulesId,
 };
 
@@ -72,7 +72,7 @@ impl RateLimitLayerBuilder {
         let reloader = Arc::new(Reloader::new(
             (self, source.reader),
             origin,
-            Replaceable::downgrade(&replaceable),
+            Arc::downgrade(&replaceable),
             (rules, version),
         ));
         let handle = RulesHandle::new(&reloader);
