@@ -52,7 +52,7 @@ use super::{
     future::{self, Admit, Step},
     held::HeldCharges,
     info::{self, Nested},
-    resolve::{FollowUp, Lookups, Resolution},
+    resolve::{Lookups, Resolution},
     settle::PendingSettlement,
     waits::{self, PendingDecision},
 };
@@ -156,13 +156,8 @@ impl Admission {
                 None => Ok(self.pass(&mut parts.extensions)),
             };
         }
-        let kept = KeptCharges {
-            charges: self.keeps_charges.then(|| owned(&charges)),
-            has_peeks: has_peeks(&charges),
-            denies_nothing: denies_nothing(&charges),
-            follow_up: rejection.map(FollowUp::rejection),
-            ..KeptCharges::default()
-        };
+        let mut kept = KeptCharges::of(&charges, self.keeps_charges);
+        kept.resolution = rejection.map(Resolution::rejecting);
         let decision = waits::check(&self.limiter, &charges, &parts.extensions);
         drop(charges);
         self.decided_or_pending(decision, kept, parts)
@@ -193,8 +188,8 @@ impl Admission {
         mut kept: KeptCharges,
         parts: &mut Parts,
     ) -> Next {
-        if let Some(follow_up) = kept.follow_up.take() {
-            return self.follow_up(decided, kept, *follow_up, parts);
+        if let Some(resolution) = kept.resolution.take() {
+            return self.follow_up(decided, kept, resolution, parts);
         }
         let decision = match decided {
             Ok(decision) if decision.is_allowed() => decision,
@@ -313,11 +308,8 @@ impl Admission {
     }
 
     /// Whether charges are kept until the request has ended. A tier's algorithm may need it where the policy's does not.
-    pub(super) fn must_keep(&self, charges: &[Charge<'_>]) -> bool {
-        self.keeps_charges
-            || charges
-                .iter()
-                .any(|charge| charge.policy().must_be_settled())
+    pub(super) fn must_keep<'a>(&self, mut charges: impl Iterator<Item = Charge<'a>>) -> bool {
+        self.keeps_charges || charges.any(|charge| charge.policy().must_be_settled())
     }
 
     /// Makes the response to a rejected request, and settles the charges that are kept.
@@ -479,21 +471,20 @@ pub struct KeptCharges {
     /// Whether all charges are only counted.
     pub(super) denies_nothing: bool,
     /// Work after an admitting decision; `None` if the request simply goes on.
-    pub(super) follow_up: Option<Box<FollowUp>>,
+    pub(super) resolution: Option<Box<Resolution>>,
 }
 
-pub(super) fn owned(charges: &[Charge<'_>]) -> Box<[OwnedCharge]> {
-    charges.iter().map(Charge::to_owned).collect()
-}
-
-#[inline]
-pub(super) fn has_peeks(charges: &[Charge<'_>]) -> bool {
-    charges.iter().any(|charge| charge.units() == 0)
-}
-
-#[inline]
-pub(super) fn denies_nothing(charges: &[Charge<'_>]) -> bool {
-    charges.iter().all(Charge::is_shadow)
+impl KeptCharges {
+    /// Keeps the charges themselves if `is_settled`.
+    #[inline]
+    pub(super) fn of(charges: &[Charge<'_>], is_settled: bool) -> Self {
+        Self {
+            charges: is_settled.then(|| charges.iter().map(Charge::to_owned).collect()),
+            has_peeks: charges.iter().any(|charge| charge.units() == 0),
+            denies_nothing: charges.iter().all(Charge::is_shadow),
+            ..Self::default()
+        }
+    }
 }
 
 #[cfg(test)]

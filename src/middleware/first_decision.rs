@@ -33,27 +33,6 @@ pub(super) struct FirstDecision {
 pub(super) type RuleNumbers = SmallVec<[usize; 2]>;
 
 impl FirstDecision {
-    /// `settlement` is `None` if nothing was charged.
-    pub(super) fn new(
-        decision: Decision,
-        (rules, charges): (RuleNumbers, Box<[OwnedCharge]>),
-        (mut settlement, keeps_charges): (Option<Box<PendingSettlement>>, bool),
-        terms: Option<Box<[PolicyTerms]>>,
-    ) -> Self {
-        if let Some(settlement) = &mut settlement {
-            // A client that hangs up now has caused a lookup.
-            settlement.set_standing(true);
-        }
-        Self {
-            decision,
-            charges,
-            rules,
-            settlement,
-            keeps_charges,
-            terms,
-        }
-    }
-
     /// Returns these charges and those of the second decision, in the order of the rules.
     pub(super) fn with<'a>(
         &'a self,

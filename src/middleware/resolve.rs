@@ -48,6 +48,10 @@ pub(super) struct Resolution {
     keys: SmallVec<[KeyResolution; 2]>,
     /// The mode of the layer when the request came.
     layer: RuleMode,
+    /// The request is rejected even if the store admits it, since it has no key for a rule.
+    pub(super) rejection: Option<Rejection>,
+    /// Number of the rule of each charge that the store decides on.
+    pub(super) numbers: RuleNumbers,
     /// The decision before the first lookup.
     pub(super) first: Option<Box<FirstDecision>>,
     /// Ends when the lookups must; `None` before the first one.
@@ -59,43 +63,40 @@ impl Resolution {
         Box::new(Self {
             keys: rules.iter().map(|_| KeyResolution::New).collect(),
             layer,
+            rejection: None,
+            numbers: RuleNumbers::new(),
             first: None,
             time_left: None,
         })
     }
 
-    /// Resolves all that takes no lookup. Returns the rejection of the first rule that has one.
-    pub(super) fn advance(
-        &mut self,
-        rules: &[Rule],
-        limiter: &RateLimiter,
-        parts: &Parts,
-    ) -> Option<Rejection> {
+    /// For a request that is rejected if the store admits it.
+    pub(super) fn rejecting(rejection: Rejection) -> Box<Self> {
+        let mut resolution = Self::new(&[], RuleMode::Enforce);
+        resolution.rejection = Some(rejection);
+        resolution
+    }
+
+    /// Resolves all that takes no lookup, and keeps the rejection of the first rule that has one.
+    pub(super) fn advance(&mut self, rules: &[Rule], limiter: &RateLimiter, parts: &Parts) {
         let head = RequestHead::new(parts);
-        let mut first = None;
         for (rule, key) in rules.iter().zip(&mut self.keys) {
             let setting = rule.mode.get().within(self.layer);
             match key.advance(rule, setting, &head) {
                 Err(rejection) if setting.is_enforced() => {
-                    first.get_or_insert(rejection);
+                    self.rejection.get_or_insert(rejection);
                 }
                 Err(_) | Ok(()) => {}
             }
             key.set_unlimited(limiter);
         }
-        first
     }
 
-    /// Whether a lookup is due.
-    pub(super) fn needs_lookups(&self) -> bool {
-        self.keys.iter().any(|key| {
-            matches!(
-                key,
-                KeyResolution::NeedsBlocks(_)
-                    | KeyResolution::NeedsKey
-                    | KeyResolution::NeedsTier(_)
-            )
-        })
+    /// Whether a lookup is due, for a request that is not rejected anyway.
+    pub(super) fn is_open(&self) -> bool {
+        use KeyResolution::{NeedsBlocks, NeedsKey, NeedsTier};
+        let is_due = |key: &KeyResolution| matches!(key, NeedsBlocks(_) | NeedsKey | NeedsTier(_));
+        self.rejection.is_none() && self.keys.iter().any(is_due)
     }
 
     /// Starts all lookups that are due.
@@ -104,16 +105,12 @@ impl Resolution {
         rules: &[Rule],
         limiter: &RateLimiter,
         parts: &Parts,
-    ) -> SmallVec<[PendingLookup; 2]> {
-        let mut pending = SmallVec::new();
-        for (number, (rule, key)) in rules.iter().zip(&mut self.keys).enumerate() {
-            let lookup = key.start_lookup(rule, limiter, parts);
-            pending.extend(lookup.map(|lookup| PendingLookup {
-                rule: number,
-                lookup,
-            }));
-        }
-        pending
+    ) -> PendingLookups {
+        let keys = rules.iter().zip(&mut self.keys).enumerate();
+        let lookups = keys.filter_map(|(number, (rule, key))| {
+            Some((number, key.start_lookup(rule, limiter, parts)?))
+        });
+        lookups.collect()
     }
 
     /// Returns the charges with a known key and tier, each with the number of its rule.
@@ -139,8 +136,8 @@ impl Resolution {
     }
 
     /// Keeps the first decision, so that its charges are not made again.
-    pub(super) fn note_first(&mut self, first: Box<FirstDecision>) {
-        self.first = Some(first);
+    pub(super) fn note_first(&mut self, first: FirstDecision) {
+        self.first = Some(Box::new(first));
         self.end_resolved();
     }
 
@@ -208,10 +205,7 @@ impl KeyResolution {
                 }
                 _ => unreachable!("only keys of this source are looked up"),
             },
-            Self::KeyFailed(fault) => {
-                rule.log_failed_lookup(fault.as_deref());
-                rule.lookup_failed()?
-            }
+            Self::KeyFailed(fault) => rule.lookup_failed(fault.as_deref())?,
             Self::TierTimedOut(key) => {
                 let tier = rule.cache.as_ref().and_then(|cache| cache.last_known(&key));
                 *self = Self::Resolved(key, tier);
@@ -315,17 +309,13 @@ impl KeyResolution {
 pub struct Lookups {
     /// `None` once the lookups have ended.
     resolution: Option<Box<Resolution>>,
-    pending: SmallVec<[PendingLookup; 2]>,
+    pending: PendingLookups,
 }
 
-/// A key or tier that is being looked up.
-pub(super) struct PendingLookup {
-    /// Number of its rule.
-    rule: usize,
-    lookup: Lookup,
-}
+/// Keys and tiers that are being looked up, each with the number of its rule.
+type PendingLookups = SmallVec<[(usize, Lookup); 2]>;
 
-enum Lookup {
+pub(super) enum Lookup {
     Blocks(Key, BlockRefresh),
     Key(KeyLookup),
     Tier(Key, TierFuture),
@@ -333,10 +323,7 @@ enum Lookup {
 
 impl Lookups {
     /// The resolution must have a time left.
-    pub(super) fn new(
-        resolution: Box<Resolution>,
-        pending: SmallVec<[PendingLookup; 2]>,
-    ) -> Box<Self> {
+    pub(super) fn new(resolution: Box<Resolution>, pending: PendingLookups) -> Box<Self> {
         Box::new(Self {
             resolution: Some(resolution),
             pending,
@@ -352,9 +339,9 @@ impl Lookups {
         let Resolution {
             keys, time_left, ..
         } = &mut **resolution.as_mut().expect(POLLED_ONCE);
-        pending.retain(|pending| match pending.lookup.poll(context) {
+        pending.retain(|(rule, lookup)| match lookup.poll(context) {
             Poll::Ready(found) => {
-                keys[pending.rule] = found;
+                keys[*rule] = found;
                 false
             }
             Poll::Pending => true,
@@ -362,8 +349,8 @@ impl Lookups {
         if let (false, Some(time_left)) = (pending.is_empty(), time_left) {
             ready!(time_left.as_mut().poll(context));
         }
-        for late in pending.drain(..) {
-            keys[late.rule] = match late.lookup {
+        for (rule, late) in pending.drain(..) {
+            keys[rule] = match late {
                 Lookup::Blocks(key, _) => KeyResolution::Unlimited(key),
                 Lookup::Key(_) => KeyResolution::KeyFailed(None),
                 Lookup::Tier(key, _) => KeyResolution::TierTimedOut(key),
@@ -389,34 +376,6 @@ impl Lookup {
                 wait.as_mut().poll(context).map(resolved)
             }
         }
-    }
-}
-
-// === FollowUp ===
-
-/// Work after an admitting decision on a request that does not simply go on.
-#[derive(Default)]
-pub(super) struct FollowUp {
-    /// The request is rejected all the same, since it has no key for another policy.
-    pub(super) rejection: Option<Rejection>,
-    /// More keys and tiers are looked up.
-    pub(super) resolution: Option<Box<Resolution>>,
-    /// The decision before the lookups.
-    pub(super) first: Option<Box<FirstDecision>>,
-    /// The number of each charge's rule.
-    pub(super) rules: RuleNumbers,
-}
-
-impl FollowUp {
-    pub(super) fn is_needed(&self) -> bool {
-        self.rejection.is_some() || self.resolution.is_some() || self.first.is_some()
-    }
-
-    pub(super) fn rejection(rejection: Rejection) -> Box<Self> {
-        Box::new(Self {
-            rejection: Some(rejection),
-            ..Self::default()
-        })
     }
 }
 

@@ -18,7 +18,7 @@
 //! others may be denied because of it. The charge stays for a missing key, a forbidden tier and a client that hangs up: each has
 //! caused a query, and clients would use any way to get queries for free. Handlers see one decision, in the order of the rules.
 
-use std::sync::Arc;
+use std::{mem, sync::Arc};
 
 use http::request::Parts;
 use tokio::time::sleep;
@@ -31,12 +31,10 @@ use crate::{
 };
 
 use super::{
-    admission::{
-        Admission, KeptCharges, Next, Pending, Rejected, denies_nothing, has_peeks, owned,
-    },
+    admission::{Admission, KeptCharges, Next, Pending, Rejected},
     first_decision::{FirstDecision, RuleNumbers},
     future::Step,
-    resolve::{FollowUp, Lookups, Resolution},
+    resolve::{Lookups, Resolution},
     settle::PendingSettlement,
     waits,
 };
@@ -51,54 +49,44 @@ impl Admission {
         mut resolution: Box<Resolution>,
         parts: &mut Parts,
     ) -> Next {
-        let rejection = resolution.advance(&self.rules, &self.limiter, parts);
-        let is_open = rejection.is_none() && resolution.needs_lookups();
+        resolution.advance(&self.rules, &self.limiter, parts);
+        let is_open = resolution.is_open();
         if is_open && resolution.first.is_some() {
             return self.look_up(resolution, parts);
         }
-        let mut follow_up = FollowUp {
-            rejection,
-            first: resolution.first.take(),
-            ..FollowUp::default()
-        };
+        let first = resolution.first.take();
         let numbered = match resolution.charges(&self.rules, &self.limiter, parts) {
             Ok(charges) => charges,
             Err(forbidden) => {
                 return Err(Rejected {
-                    rejection: forbidden,
-                    terms: None,
-                    settlement: follow_up.first.and_then(|first| first.settlement),
+                    settlement: first.and_then(|first| first.settlement),
+                    ..forbidden.into()
                 });
             }
         };
         if numbered.is_empty() {
             drop(numbered);
+            resolution.first = first;
             return if is_open {
                 self.look_up(resolution, parts)
             } else {
-                self.conclude_without_charge(follow_up, parts)
+                self.conclude_without_charge(*resolution, parts)
             };
         }
-        let (rules, charges): (RuleNumbers, Charges<'_>) = numbered.into_iter().unzip();
-        let terms = match &follow_up.first {
-            Some(first) => self.headers.tier_terms(&first.with(&rules, &charges)),
+        let (numbers, charges): (RuleNumbers, Charges<'_>) = numbered.into_iter().unzip();
+        let is_settled = is_open || self.must_keep(charges.iter().copied());
+        let mut kept = KeptCharges::of(&charges, is_settled);
+        kept.terms = match &first {
+            Some(first) => self.headers.tier_terms(&first.with(&numbers, &charges)),
             None => self.headers.tier_terms(&charges),
         };
-        let keeps_charges = is_open || self.must_keep(&charges);
-        let list = keeps_charges.then(|| owned(&charges));
-        let has_peeks = has_peeks(&charges);
-        let denies_nothing = denies_nothing(&charges);
         let decision = waits::check(&self.limiter, &charges, &parts.extensions);
         drop(charges);
-        follow_up.rules = rules;
-        follow_up.resolution = is_open.then_some(resolution);
-        let kept = KeptCharges {
-            charges: list,
-            terms,
-            has_peeks,
-            denies_nothing,
-            follow_up: follow_up.is_needed().then(|| Box::new(follow_up)),
-        };
+        if is_open || first.is_some() || resolution.rejection.is_some() {
+            resolution.numbers = numbers;
+            resolution.first = first;
+            kept.resolution = Some(resolution);
+        }
         self.decided_or_pending(decision, kept, parts)
     }
 
@@ -120,61 +108,71 @@ impl Admission {
         self: &Arc<Self>,
         decided: Result<Decision, Error>,
         mut kept: KeptCharges,
-        mut follow_up: FollowUp,
+        mut resolution: Box<Resolution>,
         parts: &mut Parts,
     ) -> Next {
-        let decided = match decided {
-            Err(error) if kept.denies_nothing => {
-                self.note_uncounted(error);
-                return match follow_up.resolution.take() {
-                    // The policies that lookups are for may deny the request.
-                    Some(mut resolution) => {
-                        resolution.end_resolved();
-                        self.look_up(resolution, parts)
-                    }
-                    None => self.conclude_without_charge(follow_up, parts),
+        let decision = match decided {
+            Ok(decision) if decision.is_allowed() => decision,
+            Ok(denial) => {
+                let denial = match resolution.first {
+                    Some(first) => first.denied_by(&resolution.numbers, &denial),
+                    None => denial,
                 };
-            }
-            decided => decided,
-        };
-        let (decision, first) = match (decided, follow_up.first) {
-            (Ok(decision), first) if decision.is_allowed() => (decision, first),
-            (Ok(denial), Some(first)) => {
-                let denial = first.denied_by(&follow_up.rules, &denial);
                 return Err(self.not_admitted(denial, kept, parts));
             }
-            (Ok(denial), None) => return Err(self.not_admitted(denial, kept, parts)),
-            (Err(error), first) => {
-                if let Some(first) = first {
+            Err(error) if kept.denies_nothing => {
+                self.note_uncounted(error);
+                if !resolution.is_open() {
+                    return self.conclude_without_charge(*resolution, parts);
+                }
+                // The policies that lookups are for may deny the request.
+                resolution.end_resolved();
+                return self.look_up(resolution, parts);
+            }
+            Err(error) => {
+                if let Some(first) = resolution.first {
                     first.refund();
                 }
                 return Err(self.undecided(error));
             }
         };
-        if let Some(mut resolution) = follow_up.resolution {
-            let charges = kept.charges.unwrap_or_default();
-            let settlement = self.pending_settlement(&charges, &decision);
-            let borrowed: Charges<'_> = charges.iter().map(OwnedCharge::borrow).collect();
-            let keeps_charges = self.must_keep(&borrowed);
-            drop(borrowed);
-            resolution.note_first(Box::new(FirstDecision::new(
-                decision,
-                (follow_up.rules, charges),
-                (settlement, keeps_charges),
-                kept.terms,
-            )));
+        if resolution.is_open() {
+            let first = self.first_decision(decision, kept, mem::take(&mut resolution.numbers));
+            resolution.note_first(first);
             return self.look_up(resolution, parts);
         }
         let list = kept.charges.take();
         let settlement = list.and_then(|list| self.pending_settlement(&list, &decision));
-        let (decision, settlement) = match first {
+        let (decision, settlement) = match resolution.first {
             Some(first) => {
                 kept.has_peeks |= first.has_peeks();
-                first.join(Some((follow_up.rules, decision)), settlement)
+                first.join(Some((resolution.numbers, decision)), settlement)
             }
             None => (decision, settlement),
         };
-        self.admit_or_reject((decision, settlement), kept, follow_up.rejection, parts)
+        self.admit_or_reject((decision, settlement), kept, resolution.rejection, parts)
+    }
+
+    fn first_decision(
+        &self,
+        decision: Decision,
+        kept: KeptCharges,
+        rules: RuleNumbers,
+    ) -> FirstDecision {
+        let charges = kept.charges.unwrap_or_default();
+        let mut settlement = self.pending_settlement(&charges, &decision);
+        if let Some(settlement) = &mut settlement {
+            // A client that hangs up now has caused a lookup.
+            settlement.set_standing(true);
+        }
+        FirstDecision {
+            decision,
+            rules,
+            settlement,
+            keeps_charges: self.must_keep(charges.iter().map(OwnedCharge::borrow)),
+            charges,
+            terms: kept.terms,
+        }
     }
 
     /// Takes the step for a request that the store admits: it goes on, unless it has no key for another policy.
@@ -199,8 +197,12 @@ impl Admission {
     }
 
     /// Takes the step for a request that nothing more is charged for.
-    fn conclude_without_charge(self: &Arc<Self>, follow_up: FollowUp, parts: &mut Parts) -> Next {
-        match (follow_up.first, follow_up.rejection) {
+    fn conclude_without_charge(
+        self: &Arc<Self>,
+        resolution: Resolution,
+        parts: &mut Parts,
+    ) -> Next {
+        match (resolution.first, resolution.rejection) {
             (Some(mut first), rejection) => {
                 let kept = KeptCharges {
                     terms: first.terms.take(),

@@ -193,12 +193,6 @@ impl Rule {
         }
     }
 
-    /// Returns the caller of a request whose lookup failed.
-    #[cold]
-    pub(crate) fn lookup_failed(&self) -> Result<Caller, Rejection> {
-        self.without_key(Rejection::unavailable)
-    }
-
     /// Returns the rejection of an ambiguous key, which the rule's choice for missing keys does not change.
     #[cold]
     fn ambiguous(&self, label: &str) -> Rejection {
@@ -219,16 +213,22 @@ impl Rule {
         self.missing.unwrap_or_default()
     }
 
-    /// Logs the first key lookup that failed; `error` is `None` when it took too long.
-    pub(crate) fn log_failed_lookup(&self, error: Option<&(dyn Error + Send + Sync)>) {
-        if self.has_logged_lookup.swap(true, Ordering::Relaxed) {
-            return;
+    /// Returns the caller of a request whose lookup failed, and logs the first one; `error` is `None` when it took too long.
+    #[cold]
+    pub(crate) fn lookup_failed(
+        &self,
+        error: Option<&(dyn Error + Send + Sync)>,
+    ) -> Result<Caller, Rejection> {
+        if !self.has_logged_lookup.swap(true, Ordering::Relaxed) {
+            let policy = self.policy.name();
+            match error {
+                Some(error) => {
+                    log::event!(WARN, "a key lookup failed", policy = policy, error = error);
+                }
+                None => log::event!(WARN, "a key lookup timed out", policy = policy),
+            }
         }
-        let policy = self.policy.name();
-        match error {
-            Some(error) => log::event!(WARN, "a key lookup failed", policy = policy, error = error),
-            None => log::event!(WARN, "a key lookup timed out", policy = policy),
-        }
+        self.without_key(Rejection::unavailable)
     }
 
     /// Returns the policy with a tier's quota, or the rule's own if the tier does not fit.
