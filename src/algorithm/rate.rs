@@ -37,19 +37,19 @@ use super::quota::Quota;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Rate {
-    pub(super) units: u64,
-    pub(super) micros: u64,
+    pub units: u64,
+    pub micros: u64,
 }
 
 impl Rate {
     /// Returns the rate of a quota that is within the documented limits.
-    pub(super) fn of(quota: Quota) -> Self {
+    pub fn of(quota: Quota) -> Self {
         // Nanoseconds make periods such as 1.5 us exact; both factors fit in 128 bits.
         Self::reduced(u128::from(quota.count()) * 1_000, quota.period().as_nanos())
     }
 
     /// Returns `part` of `whole` of the rate.
-    pub(super) fn part(self, part: u64, whole: u64) -> Self {
+    pub fn part(self, part: u64, whole: u64) -> Self {
         let units = u128::from(self.units) * u128::from(part);
         Self::reduced(units, u128::from(self.micros) * u128::from(whole))
     }
@@ -89,13 +89,13 @@ impl Rate {
     ///
     /// A TAT between lattice points can lose a microsecond against them while the burst is taken unit by unit.
     #[inline]
-    pub(super) fn slack(self) -> u16 {
+    pub fn slack(self) -> u16 {
         (!self.is_whole()).into()
     }
 
     /// Returns the TAT when `cost` units are charged on top of it.
     #[inline]
-    pub(super) fn advance(self, tat: u64, cost: u64) -> u64 {
+    pub fn advance(self, tat: u64, cost: u64) -> u64 {
         if self.is_whole() {
             tat + cost * self.micros
         } else {
@@ -111,7 +111,7 @@ impl Rate {
     }
 
     /// Returns the distance to the TAT from which `units` moved it here.
-    pub(super) fn rewind(self, tat: u64, units: u64) -> u64 {
+    pub fn rewind(self, tat: u64, units: u64) -> u64 {
         // Start whole periods later, so that there are enough points to go back.
         let ahead = units.div_ceil(self.units) * self.units;
         let point = self.point(tat % self.micros) + ahead;
@@ -120,7 +120,7 @@ impl Rate {
 
     /// Returns the largest number of units that move the TAT by at most `room` microseconds.
     #[inline]
-    pub(super) fn fitting(self, tat: u64, room: u64) -> u64 {
+    pub fn fitting(self, tat: u64, room: u64) -> u64 {
         if self.is_whole() {
             room / self.micros
         } else {
@@ -143,26 +143,26 @@ impl Rate {
 
     /// Returns the time of a lattice point: `ceil(point / rate)` after point 0.
     #[inline]
-    pub(super) fn at(self, point: u64) -> u64 {
+    pub fn at(self, point: u64) -> u64 {
         let (periods, rest) = (point / self.units, point % self.units);
         periods * self.micros + (rest * self.micros).div_ceil(self.units)
     }
 
     /// As [`at`](Self::at), or `None` when the time exceeds 64 bits.
-    pub(super) fn at_checked(self, point: u64) -> Option<u64> {
+    pub fn at_checked(self, point: u64) -> Option<u64> {
         let (periods, rest) = (point / self.units, point % self.units);
         let whole = periods.checked_mul(self.micros)?;
         whole.checked_add((rest * self.micros).div_ceil(self.units))
     }
 
     /// Returns the time in which `units` come back, rounded up, at most `u64::MAX`.
-    pub(super) fn up(self, units: u64) -> u64 {
+    pub fn up(self, units: u64) -> u64 {
         let rest = (units % self.units * self.micros).div_ceil(self.units);
         self.whole(units).saturating_add(rest)
     }
 
     /// Returns the time in which `units` come back, rounded down, at most `u64::MAX`.
-    pub(super) fn down(self, units: u64) -> u64 {
+    pub fn down(self, units: u64) -> u64 {
         let rest = units % self.units * self.micros / self.units;
         self.whole(units).saturating_add(rest)
     }

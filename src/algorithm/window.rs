@@ -8,12 +8,12 @@ use crate::error::{Error, ErrorKind};
 /// A limit per window of `millis` milliseconds: for both kinds of window, and for logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct WindowQuota {
-    pub(super) limit: u64,
-    pub(super) millis: u64,
+    pub limit: u64,
+    pub millis: u64,
 }
 
 impl WindowQuota {
-    pub(super) fn new(quota: Quota) -> Result<Self, Error> {
+    pub fn new(quota: Quota) -> Result<Self, Error> {
         let invalid = |message| Err(Error::new(ErrorKind::InvalidQuota, message));
         if quota.count() == 0 {
             return invalid(

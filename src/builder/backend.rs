@@ -28,15 +28,15 @@ pub(super) struct Backend {
     choice: Choice,
     /// Whether two stores were set, which is a mistake.
     has_two_stores: bool,
-    pub(super) max_keys: Option<usize>,
-    pub(super) clock: Option<Clock>,
+    pub max_keys: Option<usize>,
+    pub clock: Option<Clock>,
     #[cfg(feature = "redis")]
-    pub(super) deadline: Option<Duration>,
+    pub deadline: Option<Duration>,
     #[cfg(feature = "redis")]
-    pub(super) instances: Option<u64>,
+    pub instances: Option<u64>,
     #[cfg(feature = "redis")]
-    pub(super) warm_keys: Option<usize>,
-    pub(super) silenced: SilencedCodes,
+    pub warm_keys: Option<usize>,
+    pub silenced: SilencedCodes,
     /// Shared with the other instances.
     #[cfg(all(feature = "redis", feature = "top-keys"))]
     top_keys: Option<TopKeys>,
@@ -52,7 +52,7 @@ pub(super) enum Choice {
 }
 
 impl Backend {
-    pub(super) fn choose(&mut self, choice: Choice) {
+    pub fn choose(&mut self, choice: Choice) {
         self.has_two_stores |= !matches!(self.choice, Choice::Memory);
         self.choice = choice;
     }
@@ -63,7 +63,7 @@ impl Backend {
     ///
     /// [`ErrorKind::InvalidConfig`] if there are none, no Redis, or if other instances would show keys in another form.
     #[cfg(all(feature = "redis", feature = "top-keys"))]
-    pub(super) fn sharing(mut self, top_keys: Option<&TopKeys>) -> Result<Self, Error> {
+    pub fn sharing(mut self, top_keys: Option<&TopKeys>) -> Result<Self, Error> {
         let invalid = |message: &'static str| Err(Error::new(ErrorKind::InvalidConfig, message));
         let Some(top_keys) = top_keys else {
             return invalid("share_top_keys without top keys: add top_keys(TopKeys)");
@@ -80,7 +80,7 @@ impl Backend {
         Ok(self)
     }
 
-    pub(super) fn build(self) -> Result<Arc<dyn Store>, Error> {
+    pub fn build(self) -> Result<Arc<dyn Store>, Error> {
         self.validate()?;
         if let Choice::Custom(store) = self.choice {
             return Ok(store);

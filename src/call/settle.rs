@@ -49,8 +49,8 @@ impl<T, E> Copy for CallOutcome<'_, T, E> {}
 
 /// Closures of a layer for calls that end.
 pub(super) struct EndHooks<T, E> {
-    pub(super) keep: Option<Box<Keep<T>>>,
-    pub(super) price: Option<Box<Price<T, E>>>,
+    pub keep: Option<Box<Keep<T>>>,
+    pub price: Option<Box<Price<T, E>>>,
 }
 
 /// Takes over the slots of a response that outlives its call.

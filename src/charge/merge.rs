@@ -15,7 +15,7 @@ pub(crate) struct Merge {
 
 impl Merge {
     /// Creates a merge of units under the charge's policy and key. `id` is random: no two merges have the same one.
-    pub(crate) fn new(charge: OwnedCharge, admitted: Admitted, id: u64) -> Self {
+    pub fn new(charge: OwnedCharge, admitted: Admitted, id: u64) -> Self {
         Self {
             charge,
             admitted,
@@ -24,17 +24,17 @@ impl Merge {
     }
 
     /// Returns a charge with the policy and the key.
-    pub(crate) fn charge(&self) -> Charge<'_> {
+    pub fn charge(&self) -> Charge<'_> {
         self.charge.borrow()
     }
 
     /// Returns the units.
-    pub(crate) fn admitted(&self) -> Admitted {
+    pub fn admitted(&self) -> Admitted {
         self.admitted
     }
 
     /// Returns the number that identifies the merge.
-    pub(crate) fn id(&self) -> u64 {
+    pub fn id(&self) -> u64 {
         self.id
     }
 }

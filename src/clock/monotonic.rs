@@ -41,7 +41,7 @@ pub(super) struct Monotonic {
 
 impl Monotonic {
     /// Starts the clock now.
-    pub(super) fn start() -> Self {
+    pub fn start() -> Self {
         let started = Instant::now();
         let calibrate = || drop(COUNTER.set(quanta::Clock::new()));
         // Without a thread, the system's clock is read for ever.
@@ -56,7 +56,7 @@ impl Monotonic {
 
     /// Returns the microseconds since the start. Calls `at_span` outside of a span: at least once a millisecond.
     #[inline]
-    pub(super) fn micros(&self, at_span: impl FnOnce(&Self)) -> u64 {
+    pub fn micros(&self, at_span: impl FnOnce(&Self)) -> u64 {
         let counter = COUNTER.get();
         let nanos = match counter.and_then(|counter| self.span.nanos(|| counter.raw())) {
             Some(nanos) => nanos,
@@ -88,7 +88,7 @@ impl Monotonic {
     }
 
     /// Returns the nanoseconds since the start by the system's clock.
-    pub(super) fn nanos(&self) -> u64 {
+    pub fn nanos(&self) -> u64 {
         u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 }

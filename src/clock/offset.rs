@@ -26,7 +26,7 @@ pub(super) struct Offset {
 
 impl Offset {
     /// Narrows the offset by a reply that was received at `now`, took `latency`, and contains the time `server`.
-    pub(super) fn learn(&self, now: Timestamp, server: Timestamp, latency: Duration) {
+    pub fn learn(&self, now: Timestamp, server: Timestamp, latency: Duration) {
         let latest = signed(server.as_micros());
         let least = latest.saturating_sub(signed(now.as_micros()));
         let most = least.saturating_add(signed(micros(latency)));
@@ -43,13 +43,13 @@ impl Offset {
     }
 
     /// Returns whether the server has replied.
-    pub(super) fn is_known(&self) -> bool {
+    pub fn is_known(&self) -> bool {
         self.micros.load(Ordering::Relaxed) != UNKNOWN
     }
 
     /// Returns the server's time when this clock shows `now`; `None` before the first reply.
     #[inline]
-    pub(super) fn apply(&self, now: Timestamp) -> Option<Timestamp> {
+    pub fn apply(&self, now: Timestamp) -> Option<Timestamp> {
         let offset = self.micros.load(Ordering::Relaxed);
         (offset != UNKNOWN)
             .then(|| Timestamp::from_micros(now.as_micros().saturating_add_signed(offset)))

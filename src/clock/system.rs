@@ -82,9 +82,9 @@ struct Manual {
 /// A time, and the step of the clock that it includes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reading {
-    pub(crate) now: Timestamp,
+    pub now: Timestamp,
     /// In microseconds. The time without it never steps.
-    pub(crate) step: u64,
+    pub step: u64,
 }
 
 impl Clock {

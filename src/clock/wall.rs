@@ -15,7 +15,7 @@ pub(super) struct Wall {
 
 impl Wall {
     /// Returns whether the wall clock has not been looked at for a millisecond.
-    pub(super) fn is_due(&self, nanos: u64) -> bool {
+    pub fn is_due(&self, nanos: u64) -> bool {
         let is_due = nanos >= self.due.load(Ordering::Relaxed);
         if is_due {
             self.due.store(nanos + LOOK_NANOS, Ordering::Relaxed);
@@ -26,7 +26,7 @@ impl Wall {
     /// Notes that the wall clock showed `wall` at the time `now`, or up to `gap` nanoseconds later.
     ///
     /// A small difference changes nothing, so that what is rounded to seconds does not change with each look.
-    pub(super) fn learn(&self, wall: Timestamp, now: Timestamp, gap: u64) {
+    pub fn learn(&self, wall: Timestamp, now: Timestamp, gap: u64) {
         let [wall, now] =
             [wall, now].map(|time| i64::try_from(time.as_micros()).unwrap_or(i64::MAX));
         let (ahead, known) = (wall - now, self.ahead.load(Ordering::Relaxed));
@@ -37,7 +37,7 @@ impl Wall {
 
     /// Returns a time by this clock as the wall clock shows it.
     #[inline]
-    pub(super) fn time(&self, at: Timestamp) -> Timestamp {
+    pub fn time(&self, at: Timestamp) -> Timestamp {
         let ahead = self.ahead.load(Ordering::Relaxed);
         Timestamp::from_micros(at.as_micros().saturating_add_signed(ahead))
     }

@@ -13,10 +13,10 @@ use super::{
 
 /// Rules, and the requests that none of them counts.
 pub(super) struct Decoded {
-    pub(super) spec: RuleSetSpec,
-    pub(super) rules: Vec<Rule>,
-    pub(super) forbid: Vec<Several>,
-    pub(super) skip: Vec<Several>,
+    pub spec: RuleSetSpec,
+    pub rules: Vec<Rule>,
+    pub forbid: Vec<Several>,
+    pub skip: Vec<Several>,
 }
 
 /// Reads a whole file. `None` if there are faults.

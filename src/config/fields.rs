@@ -16,19 +16,15 @@ use super::{
 
 /// The fields of a mapping.
 pub(super) struct Fields<'n, 'r> {
-    pub(super) position: Position,
+    pub position: Position,
     entries: &'n [Entry],
     asked: Vec<&'static str>,
-    pub(super) reading: &'r mut FileReading,
+    pub reading: &'r mut FileReading,
 }
 
 impl<'n, 'r> Fields<'n, 'r> {
     /// Returns the fields of a mapping; `None` if it is something else, which is noted.
-    pub(super) fn of(
-        node: &'n LocatedValue,
-        remedy: &str,
-        reading: &'r mut FileReading,
-    ) -> Option<Self> {
+    pub fn of(node: &'n LocatedValue, remedy: &str, reading: &'r mut FileReading) -> Option<Self> {
         let Value::Map(entries) = &node.value else {
             return reading.expect(node, remedy);
         };
@@ -41,7 +37,7 @@ impl<'n, 'r> Fields<'n, 'r> {
     }
 
     /// Returns the value of a field. One without a value counts as absent.
-    pub(super) fn get(&mut self, name: &'static str) -> Option<&'n LocatedValue> {
+    pub fn get(&mut self, name: &'static str) -> Option<&'n LocatedValue> {
         if !self.asked.contains(&name) {
             self.asked.push(name);
         }
@@ -51,7 +47,7 @@ impl<'n, 'r> Fields<'n, 'r> {
     }
 
     /// Reads a field, if it is there.
-    pub(super) fn read<T>(
+    pub fn read<T>(
         &mut self,
         name: &'static str,
         read: impl FnOnce(&'n LocatedValue, &mut FileReading) -> Option<T>,
@@ -61,7 +57,7 @@ impl<'n, 'r> Fields<'n, 'r> {
     }
 
     /// Reads a field that must be there.
-    pub(super) fn require<T>(
+    pub fn require<T>(
         &mut self,
         name: &'static str,
         remedy: &str,
@@ -75,12 +71,12 @@ impl<'n, 'r> Fields<'n, 'r> {
     }
 
     /// Returns the position of a field's value, or of the mapping without it.
-    pub(super) fn position_of(&mut self, name: &'static str) -> Position {
+    pub fn position_of(&mut self, name: &'static str) -> Position {
         self.get(name).map_or(self.position, |node| node.position)
     }
 
     /// Notes a fault of a field's value, or of the mapping without it.
-    pub(super) fn add(
+    pub fn add(
         &mut self,
         name: &'static str,
         reason: impl Into<String>,
@@ -91,13 +87,13 @@ impl<'n, 'r> Fields<'n, 'r> {
     }
 
     /// Notes why the limiter refuses the value of a field.
-    pub(super) fn refuse(&mut self, name: &'static str, error: &Error) {
+    pub fn refuse(&mut self, name: &'static str, error: &Error) {
         let position = self.position_of(name);
         self.reading.refuse(position, error);
     }
 
     /// Notes fields that nobody has asked for, and those that are there twice.
-    pub(super) fn finish(self) {
+    pub fn finish(self) {
         let mut seen = HashSet::new();
         for Entry { position, name, .. } in self.entries {
             if !seen.insert(name.as_str()) {

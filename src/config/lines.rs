@@ -11,7 +11,7 @@ pub(super) struct Lines<'a> {
 }
 
 impl<'a> Lines<'a> {
-    pub(super) fn of(text: &'a str) -> Self {
+    pub fn of(text: &'a str) -> Self {
         let after = text.match_indices('\n').map(|(index, _)| index + 1);
         Self {
             text,
@@ -26,7 +26,7 @@ impl<'a> Lines<'a> {
     }
 
     /// Returns the line and the column of a byte.
-    pub(super) fn position(&self, byte: usize) -> Position {
+    pub fn position(&self, byte: usize) -> Position {
         let line = self.starts.partition_point(|start| *start <= byte).max(1);
         Position {
             line,
@@ -42,7 +42,7 @@ impl<'a> Lines<'a> {
     }
 
     /// Returns the index of a byte from its line and its column in bytes, both from 1.
-    pub(super) fn byte(&self, line: usize, column: usize) -> usize {
+    pub fn byte(&self, line: usize, column: usize) -> usize {
         let start = line.checked_sub(1).and_then(|line| self.starts.get(line));
         start.map_or(self.text.len(), |start| start + column.saturating_sub(1))
     }

@@ -18,16 +18,16 @@ pub(super) struct NetworkTiers {
 }
 
 impl NetworkTiers {
-    pub(super) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.tiers.is_empty()
     }
 
-    pub(super) fn tiers(&self) -> impl Iterator<Item = &Tier> {
+    pub fn tiers(&self) -> impl Iterator<Item = &Tier> {
         self.tiers.values()
     }
 
     /// Sets the tier of a network without host bits. Returns the one that it had.
-    pub(super) fn insert(&mut self, network: IpNet, tier: Tier) -> Option<Tier> {
+    pub fn insert(&mut self, network: IpNet, tier: Tier) -> Option<Tier> {
         let lengths = match network {
             IpNet::V4(_) => &mut self.ipv4,
             IpNet::V6(_) => &mut self.ipv6,
@@ -41,7 +41,7 @@ impl NetworkTiers {
     }
 
     /// Returns the tier of a key that is an address.
-    pub(super) fn of(&self, key: &Key) -> Option<&Tier> {
+    pub fn of(&self, key: &Key) -> Option<&Tier> {
         if self.is_empty() {
             return None;
         }

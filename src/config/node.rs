@@ -3,20 +3,20 @@
 /// A position in a file. Both count from 1; the column counts characters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Position {
-    pub(super) line: usize,
-    pub(super) column: usize,
+    pub line: usize,
+    pub column: usize,
 }
 
 /// A value with its position.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct LocatedValue {
-    pub(super) position: Position,
-    pub(super) value: Value,
+    pub position: Position,
+    pub value: Value,
 }
 
 impl LocatedValue {
     /// Returns the value of a field, if this is a mapping that has it.
-    pub(super) fn field(&self, name: &str) -> Option<&Self> {
+    pub fn field(&self, name: &str) -> Option<&Self> {
         let Value::Map(entries) = &self.value else {
             return None;
         };
@@ -42,13 +42,13 @@ pub(super) enum Value {
 /// A field of a mapping.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Entry {
-    pub(super) position: Position,
-    pub(super) name: String,
-    pub(super) node: LocatedValue,
+    pub position: Position,
+    pub name: String,
+    pub node: LocatedValue,
 }
 
 impl Value {
-    pub(super) fn at(self, position: Position) -> LocatedValue {
+    pub fn at(self, position: Position) -> LocatedValue {
         LocatedValue {
             position,
             value: self,
@@ -56,7 +56,7 @@ impl Value {
     }
 
     /// Returns a number from digits that a parser has accepted.
-    pub(super) fn number(digits: &str) -> Self {
+    pub fn number(digits: &str) -> Self {
         match digits.parse() {
             Ok(number) => Self::Integer(number),
             Err(_) => Self::whole(digits)
@@ -72,13 +72,13 @@ impl Value {
     }
 
     /// Returns the number for digits that no integer holds: the faults of fields report it as too large or below 0.
-    pub(super) fn out_of_range(digits: &str) -> Self {
+    pub fn out_of_range(digits: &str) -> Self {
         let is_negative = digits.starts_with('-');
         Self::Integer(if is_negative { i128::MIN } else { i128::MAX })
     }
 
     /// Returns the kind of value, for messages.
-    pub(super) fn kind(&self) -> &'static str {
+    pub fn kind(&self) -> &'static str {
         match self {
             Self::Bool(_) => "true or false",
             Self::Float(_) => "a fraction",

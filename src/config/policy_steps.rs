@@ -19,15 +19,15 @@ use super::{
 /// The policy of a rule so far; all of its settings can work together.
 pub(super) struct PolicySteps {
     /// Its quota is the limit of the file, or one that every algorithm can count while that has a fault.
-    pub(super) policy: Policy,
+    pub policy: Policy,
     /// Whether the limit can work, so that costs can be compared with it.
-    pub(super) has_limit: bool,
-    pub(super) limit_unit: LimitUnit,
+    pub has_limit: bool,
+    pub limit_unit: LimitUnit,
 }
 
 impl PolicySteps {
     /// Reads the fields of a policy into the spec of its rule. Every setting that cannot work is noted.
-    pub(super) fn read(fields: &mut Fields<'_, '_>, spec: &mut RuleSpec) -> Self {
+    pub fn read(fields: &mut Fields<'_, '_>, spec: &mut RuleSpec) -> Self {
         spec.algorithm = fields.read("algorithm", choice);
         let name = spec.algorithm.or(fields.reading.defaults.algorithm);
         let name = name.unwrap_or(AlgorithmName::TokenBucket);
@@ -61,7 +61,7 @@ impl PolicySteps {
     /// # Errors
     ///
     /// Why the policy cannot have it.
-    pub(super) fn check(&self, quota: Quota) -> Result<(), Error> {
+    pub fn check(&self, quota: Quota) -> Result<(), Error> {
         match self.limit_unit {
             LimitUnit::Unknown => Ok(()),
             _ => self

@@ -13,12 +13,12 @@ use super::{
 
 /// The reading of one file.
 pub(super) struct FileReading {
-    pub(super) registry: Arc<Registry>,
-    pub(super) defaults: DefaultsSpec,
+    pub registry: Arc<Registry>,
+    pub defaults: DefaultsSpec,
     /// The ids that were read, and where.
-    pub(super) ids: Vec<(String, Position)>,
+    pub ids: Vec<(String, Position)>,
     /// The id of the rule that is read.
-    pub(super) rule: Option<String>,
+    pub rule: Option<String>,
     /// Faults in the order of their positions, at most [`MAX_FAULTS`].
     first: Vec<Fault>,
     noted: usize,
@@ -31,7 +31,7 @@ pub(super) struct FileReading {
 }
 
 impl FileReading {
-    pub(super) fn new(registry: &Arc<Registry>) -> Self {
+    pub fn new(registry: &Arc<Registry>) -> Self {
         Self {
             registry: Arc::clone(registry),
             defaults: DefaultsSpec::default(),
@@ -46,16 +46,16 @@ impl FileReading {
     }
 
     /// Returns how many faults were noted so far.
-    pub(super) fn noted(&self) -> usize {
+    pub fn noted(&self) -> usize {
         self.noted
     }
 
-    pub(super) fn into_error(self, source: &str) -> RuleSetError {
+    pub fn into_error(self, source: &str) -> RuleSetError {
         RuleSetError::new(source, self.first, self.left_out)
     }
 
     /// Notes a fault. One that comes after the first hundred is only counted.
-    pub(super) fn add(
+    pub fn add(
         &mut self,
         position: Position,
         reason: impl Into<String>,
@@ -86,7 +86,7 @@ impl FileReading {
     }
 
     /// Notes a fault. Returns `None`, as what was read.
-    pub(super) fn fault<T>(
+    pub fn fault<T>(
         &mut self,
         position: Position,
         reason: impl Into<String>,
@@ -103,7 +103,7 @@ impl FileReading {
     }
 
     /// Counts a quota of a tier or an override. Returns whether there is room for it; the first one that is too many is noted.
-    pub(super) fn has_room_for_quota(&mut self, position: Position) -> bool {
+    pub fn has_room_for_quota(&mut self, position: Position) -> bool {
         let Some(left) = self.quotas.checked_sub(1) else {
             return false;
         };
@@ -117,7 +117,7 @@ impl FileReading {
     }
 
     /// Notes why the limiter refuses a value.
-    pub(super) fn refuse(&mut self, position: Position, error: &Error) {
+    pub fn refuse(&mut self, position: Position, error: &Error) {
         if !self.is_kept(position) {
             return self.add(position, "", "");
         }
@@ -129,11 +129,7 @@ impl FileReading {
     }
 
     /// Notes that a value is of another kind. Returns `None`, as what was read.
-    pub(super) fn expect<T>(
-        &mut self,
-        node: &LocatedValue,
-        remedy: impl Into<String>,
-    ) -> Option<T> {
+    pub fn expect<T>(&mut self, node: &LocatedValue, remedy: impl Into<String>) -> Option<T> {
         self.fault(
             node.position,
             format!("this is {}", node.value.kind()),
@@ -142,7 +138,7 @@ impl FileReading {
     }
 
     /// Returns what to write instead of a name at this position: the nearest one, or a few of them.
-    pub(super) fn one_of<'a>(
+    pub fn one_of<'a>(
         &mut self,
         (name, position): (&str, Position),
         known: impl Iterator<Item = &'a str> + Clone,

@@ -19,11 +19,11 @@ pub(super) type DynMatcher = Arc<dyn Matcher>;
 /// Extractors, matchers and tiers from code.
 #[derive(Clone, Default)]
 pub(super) struct Registry {
-    pub(super) extractors: BTreeMap<String, DynExtractor>,
-    pub(super) matchers: BTreeMap<String, DynMatcher>,
-    pub(super) tier_names: BTreeMap<String, Arc<TierName>>,
+    pub extractors: BTreeMap<String, DynExtractor>,
+    pub matchers: BTreeMap<String, DynMatcher>,
+    pub tier_names: BTreeMap<String, Arc<TierName>>,
     /// Hashes API keys and cookies.
-    pub(super) hash_secret: Option<HashSecret>,
+    pub hash_secret: Option<HashSecret>,
 }
 
 /// Returns the name of a caller's tier.

@@ -30,7 +30,7 @@ pub(super) struct Several {
 }
 
 impl Several {
-    pub(super) fn all_of(matchers: Vec<DynMatcher>) -> Self {
+    pub fn all_of(matchers: Vec<DynMatcher>) -> Self {
         Self {
             matchers,
             is_all: true,

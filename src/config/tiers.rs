@@ -257,12 +257,12 @@ pub(super) struct FileTiers {
 
 impl FileTiers {
     /// Whether some callers may have another limit.
-    pub(super) fn is_used(&self) -> bool {
+    pub fn is_used(&self) -> bool {
         self.source.is_some() || !self.by_key.is_empty() || !self.by_network.is_empty()
     }
 
     /// Returns a rule with these tiers.
-    pub(super) fn apply(self, rule: Rule) -> Rule {
+    pub fn apply(self, rule: Rule) -> Rule {
         if self.is_used() {
             rule.tier_by(self)
         } else {

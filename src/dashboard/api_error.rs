@@ -25,7 +25,7 @@ pub(super) struct ApiError {
 }
 
 impl ApiError {
-    pub(super) fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
+    pub fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
         Self {
             status,
             code,
@@ -35,7 +35,7 @@ impl ApiError {
     }
 
     /// Reports that the client has to wait, since it or others have sent too many wrong tokens.
-    pub(super) fn too_many_tokens(wait: Duration) -> Self {
+    pub fn too_many_tokens(wait: Duration) -> Self {
         let seconds = whole_seconds(wait);
         let message = format!("too many wrong tokens: wait {seconds} s");
         let code = "too_many_tokens";
@@ -45,16 +45,16 @@ impl ApiError {
         }
     }
 
-    pub(super) fn bad_request(message: impl Into<String>) -> Self {
+    pub fn bad_request(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "bad_request", message)
     }
 
     /// Reports that no policy counts by what the operator knows.
-    pub(super) fn no_key(message: impl Into<String>) -> Self {
+    pub fn no_key(message: impl Into<String>) -> Self {
         Self::new(StatusCode::UNPROCESSABLE_ENTITY, "no_key", message)
     }
 
-    pub(super) fn not_found(message: impl Into<String>) -> Self {
+    pub fn not_found(message: impl Into<String>) -> Self {
         Self::new(StatusCode::NOT_FOUND, "not_found", message)
     }
 }

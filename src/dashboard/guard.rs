@@ -29,12 +29,12 @@ use super::{
 /// ```
 #[derive(Debug)]
 pub(super) struct ApiGuard {
-    pub(super) read_token: Option<TokenHash>,
-    pub(super) write_token: Option<TokenHash>,
+    pub read_token: Option<TokenHash>,
+    pub write_token: Option<TokenHash>,
     /// Whether [`Access`] in the extensions of a request counts.
-    pub(super) trusts_extension: bool,
-    pub(super) wrong_tokens: WrongTokens,
-    pub(super) hosts: Hosts,
+    pub trusts_extension: bool,
+    pub wrong_tokens: WrongTokens,
+    pub hosts: Hosts,
 }
 
 impl ApiGuard {
@@ -44,7 +44,7 @@ impl ApiGuard {
     ///
     /// A response for a request that comes from another site, has parameters in its URL, has no rights, or comes from a
     /// client that has sent too many wrong tokens.
-    pub(super) fn admit(&self, parts: &Parts) -> Result<Access, ApiError> {
+    pub fn admit(&self, parts: &Parts) -> Result<Access, ApiError> {
         self.rights(parts)?.ok_or_else(|| {
             ApiError::new(
                 StatusCode::UNAUTHORIZED,
@@ -55,7 +55,7 @@ impl ApiGuard {
     }
 
     /// As [`admit`](Self::admit), with `None` for a request without rights.
-    pub(super) fn rights(&self, parts: &Parts) -> Result<Option<Access>, ApiError> {
+    pub fn rights(&self, parts: &Parts) -> Result<Option<Access>, ApiError> {
         check_origin(parts, &self.hosts)?;
         if parts.uri.query().is_some() {
             // A token in a URL would be logged by every proxy.
@@ -67,7 +67,7 @@ impl ApiGuard {
     }
 
     /// Returns whose pages a request with these rights belongs to.
-    pub(super) fn reader(&self, parts: &Parts, access: &Access) -> PageReader {
+    pub fn reader(&self, parts: &Parts, access: &Access) -> PageReader {
         match access.operator_name() {
             Some(name) => PageReader::Operator(name.into()),
             None => PageReader::Client(self.wrong_tokens.client(parts)),
@@ -75,7 +75,7 @@ impl ApiGuard {
     }
 
     /// Returns whether a token can give rights.
-    pub(super) fn accepts_tokens(&self) -> bool {
+    pub fn accepts_tokens(&self) -> bool {
         self.read_token.is_some() || self.write_token.is_some()
     }
 
@@ -114,7 +114,7 @@ impl ApiGuard {
 pub(super) struct TokenHash(blake3::Hash);
 
 impl TokenHash {
-    pub(super) fn of(token: &str) -> Self {
+    pub fn of(token: &str) -> Self {
         Self(blake3::hash(token.as_bytes()))
     }
 }

@@ -31,7 +31,7 @@ pub(super) struct DecisionHistory {
 
 impl DecisionHistory {
     /// Creates a history that begins now. Decisions and calls before are in no slot: another dashboard may have counted them.
-    pub(super) fn new<'a>(
+    pub fn new<'a>(
         now: Timestamp,
         counts: impl Iterator<Item = DecisionCount<'a>>,
         latency: &CallLatency,
@@ -49,7 +49,7 @@ impl DecisionHistory {
     }
 
     /// Adds the decisions and calls since the last record. Both counts only grow.
-    pub(super) fn record<'a>(
+    pub fn record<'a>(
         &mut self,
         now: Timestamp,
         counts: impl Iterator<Item = DecisionCount<'a>>,
@@ -73,16 +73,16 @@ impl DecisionHistory {
         }
     }
 
-    pub(super) fn tracks(&self) -> &[Track; 2] {
+    pub fn tracks(&self) -> &[Track; 2] {
         &self.tracks
     }
 
-    pub(super) fn series(&self) -> &[DecisionSeries] {
+    pub fn series(&self) -> &[DecisionSeries] {
         &self.series
     }
 
     /// Returns the start of the second of the latest record, in seconds since the Unix epoch.
-    pub(super) fn second(&self) -> u64 {
+    pub fn second(&self) -> u64 {
         let [fine, _] = &self.tracks;
         fine.latest_start()
     }
@@ -106,10 +106,10 @@ fn find_or_add<'a>(
 /// The numbers of one policy and tier.
 #[derive(Debug, Serialize)]
 pub(super) struct DecisionSeries {
-    pub(super) policy: Box<str>,
-    pub(super) tier: Box<str>,
+    pub policy: Box<str>,
+    pub tier: Box<str>,
     /// The numbers since the start.
-    pub(super) totals: [u64; KINDS],
+    pub totals: [u64; KINDS],
     /// The slots of each track.
     #[serde(skip)]
     slots: [Box<[SlotCounts]>; 2],
@@ -130,7 +130,7 @@ impl DecisionSeries {
     }
 
     /// Returns the slots of a track.
-    pub(super) fn slots(&self, track: usize) -> &[SlotCounts] {
+    pub fn slots(&self, track: usize) -> &[SlotCounts] {
         &self.slots[track]
     }
 
@@ -147,7 +147,7 @@ impl DecisionSeries {
 #[derive(Debug)]
 pub(super) struct Track {
     /// The length of a slot, in seconds.
-    pub(super) step: u64,
+    pub step: u64,
     /// The number of the latest slot since the Unix epoch.
     latest: u64,
     /// The number of the slot with which the history begins.
@@ -230,7 +230,7 @@ impl Track {
     }
 
     /// Returns the indices of all slots since the start, from the oldest.
-    pub(super) fn indices(&self) -> impl Iterator<Item = usize> {
+    pub fn indices(&self) -> impl Iterator<Item = usize> {
         let covered = self.latest - self.first + 1;
         let covered = usize::try_from(covered).map_or(self.latency.len(), |covered| {
             covered.min(self.latency.len())
@@ -239,16 +239,16 @@ impl Track {
     }
 
     /// Returns the start of the latest slot, in seconds since the Unix epoch.
-    pub(super) fn latest_start(&self) -> u64 {
+    pub fn latest_start(&self) -> u64 {
         self.latest * self.step
     }
 
-    pub(super) fn latency(&self, index: usize) -> Latency {
+    pub fn latency(&self, index: usize) -> Latency {
         self.latency[index]
     }
 
     /// Returns the latency of the latest slot.
-    pub(super) fn latest_latency(&self) -> Latency {
+    pub fn latest_latency(&self) -> Latency {
         self.latency[self.index(0)]
     }
 }
@@ -258,9 +258,9 @@ impl Track {
 /// The latency of the shared store in one slot, in microseconds; `None` without calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Latency {
-    pub(super) median: Option<u32>,
-    pub(super) p99: Option<u32>,
-    pub(super) queue_p99: Option<u32>,
+    pub median: Option<u32>,
+    pub p99: Option<u32>,
+    pub queue_p99: Option<u32>,
 }
 
 impl Latency {

@@ -32,7 +32,7 @@ struct SeriesView<'a> {
 }
 
 impl<'a> HistoryView<'a> {
-    pub(super) fn of(history: &'a DecisionHistory) -> Self {
+    pub fn of(history: &'a DecisionHistory) -> Self {
         let tracks = history.tracks().iter().enumerate();
         let tracks = tracks.map(|(number, track)| {
             let series = history.series().iter();

@@ -41,7 +41,7 @@ pub(super) enum PageReader {
 }
 
 impl StreamPermits {
-    pub(super) fn new(max: usize, clock: Clock) -> Arc<Self> {
+    pub fn new(max: usize, clock: Clock) -> Arc<Self> {
         let taken = Mutex::default();
         Arc::new(Self { max, clock, taken })
     }
@@ -70,7 +70,7 @@ pub(super) struct StreamPermit {
 
 impl StreamPermit {
     /// Takes a permit, if one is free or another reader has too many.
-    pub(super) fn take(permits: &Arc<StreamPermits>, reader: PageReader) -> Option<Self> {
+    pub fn take(permits: &Arc<StreamPermits>, reader: PageReader) -> Option<Self> {
         let now = permits.clock.now();
         let mut taken = permits.taken.lock();
         taken.retain(|permit| permit.until > now);
@@ -91,7 +91,7 @@ impl StreamPermit {
     }
 
     /// Returns whether the stream has to end: it is too old, or another reader has its permit.
-    pub(super) fn is_over(&self) -> bool {
+    pub fn is_over(&self) -> bool {
         let taken = self.permits.taken.lock();
         let is_taken = taken.iter().any(|permit| Arc::ptr_eq(permit, &self.taken));
         !is_taken || self.taken.until <= self.permits.clock.now()

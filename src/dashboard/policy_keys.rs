@@ -12,17 +12,17 @@ use super::{api::Result, api_error::ApiError, shared::SharedDashboard, watched::
 /// `x-api-key-or-client-ip!203.0.113.7`. So the extractor of each policy makes its keys.
 pub(super) struct PolicyKeys {
     /// Not empty without `without_key`. A policy comes again for each key that it may count.
-    pub(super) keys: Vec<PolicyKey>,
-    pub(super) without_key: Vec<PolicyWithoutKey>,
+    pub keys: Vec<PolicyKey>,
+    pub without_key: Vec<PolicyWithoutKey>,
     is_of_one_policy: bool,
 }
 
 /// A key as a policy counts it.
 pub(super) struct PolicyKey {
-    pub(super) policy: Policy,
-    pub(super) key: Key,
+    pub policy: Policy,
+    pub key: Key,
     /// Whether callers may have another quota than that of the policy.
-    pub(super) has_tiers: bool,
+    pub has_tiers: bool,
 }
 
 /// A policy that does not count by what the operator knows.
@@ -38,7 +38,7 @@ impl PolicyKeys {
     /// # Errors
     ///
     /// 400 if the text does not have this form, or if there is no such policy.
-    pub(super) fn new(
+    pub fn new(
         shared: &SharedDashboard,
         text: &str,
         form: KeyForm,
@@ -94,7 +94,7 @@ impl PolicyKeys {
     /// # Errors
     ///
     /// 422 without a key, since the change would have no effect.
-    pub(super) fn required(&self) -> Result<&[PolicyKey]> {
+    pub fn required(&self) -> Result<&[PolicyKey]> {
         if !self.keys.is_empty() {
             return Ok(&self.keys);
         }
@@ -114,7 +114,7 @@ impl PolicyKeys {
     /// # Errors
     ///
     /// As for [`required`](Self::required).
-    pub(super) fn targets(&self) -> Result<Vec<(Key, Option<&Policy>)>> {
+    pub fn targets(&self) -> Result<Vec<(Key, Option<&Policy>)>> {
         let mut targets: Vec<(Key, Option<&Policy>)> = Vec::new();
         for PolicyKey { policy, key, .. } in self.required()? {
             if !targets.iter().any(|(known, _)| known == key) {
@@ -126,7 +126,7 @@ impl PolicyKeys {
 }
 
 impl PolicyKey {
-    pub(super) fn charge(&self) -> Charge<'_> {
+    pub fn charge(&self) -> Charge<'_> {
         self.policy.charge(self.key)
     }
 }

@@ -22,7 +22,7 @@ impl Hosts {
     /// # Errors
     ///
     /// The faults of the proxies and of the patterns, and for a list without any.
-    pub(super) fn new(proxies: ClientIp, allowed: Option<Vec<String>>) -> Result<Self, Error> {
+    pub fn new(proxies: ClientIp, allowed: Option<Vec<String>>) -> Result<Self, Error> {
         proxies.validate()?;
         let allowed: Option<Vec<_>> =
             allowed.map(|hosts| hosts.into_iter().map(HostPattern::new).collect());
@@ -39,7 +39,7 @@ impl Hosts {
     /// # Errors
     ///
     /// A response for a request to a host that the dashboard does not have.
-    pub(super) fn check(&self, request: &Parts) -> Result<(), ApiError> {
+    pub fn check(&self, request: &Parts) -> Result<(), ApiError> {
         let Some(allowed) = &self.allowed else {
             return Ok(());
         };
@@ -62,7 +62,7 @@ impl Hosts {
     /// Returns whether the origin of a page is the one that the request was sent to.
     ///
     /// Only a proxy knows the scheme. Without one, `http` and `https` are the same.
-    pub(super) fn is_origin_of(&self, origin: &[u8], request: &Parts) -> bool {
+    pub fn is_origin_of(&self, origin: &[u8], request: &Parts) -> bool {
         // "null" has no scheme.
         let origin = Uri::try_from(origin).unwrap_or_default();
         let (Some(scheme), Some(authority)) = (origin.scheme_str(), origin.authority()) else {

@@ -19,23 +19,23 @@ use super::{history::DecisionHistory, permits::StreamPermits, watched::Watched};
 /// A limiter with the history of its decisions, and the clients that follow it.
 #[derive(Debug)]
 pub(super) struct SharedDashboard {
-    pub(super) watched: Watched,
-    pub(super) title: Box<str>,
-    pub(super) hash_secret: Option<HashSecret>,
+    pub watched: Watched,
+    pub title: Box<str>,
+    pub hash_secret: Option<HashSecret>,
     #[cfg(feature = "reload")]
-    pub(super) rules: Option<RulesHandle>,
-    pub(super) history: Mutex<DecisionHistory>,
-    pub(super) latency: Mutex<TotalLatency>,
-    pub(super) clock: Clock,
+    pub rules: Option<RulesHandle>,
+    pub history: Mutex<DecisionHistory>,
+    pub latency: Mutex<TotalLatency>,
+    pub clock: Clock,
     /// The latest state as JSON, for clients that follow. Its sender is taken when the dashboard is closed.
-    pub(super) live: Mutex<Option<watch::Sender<Arc<str>>>>,
-    pub(super) permits: Arc<StreamPermits>,
+    pub live: Mutex<Option<watch::Sender<Arc<str>>>>,
+    pub permits: Arc<StreamPermits>,
     /// The task that samples.
-    pub(super) sampler: SingleTask,
+    pub sampler: SingleTask,
 }
 
 impl SharedDashboard {
-    pub(super) fn new(
+    pub fn new(
         watched: Watched,
         title: Box<str>,
         hash_secret: Option<HashSecret>,
@@ -64,13 +64,13 @@ impl SharedDashboard {
     }
 
     /// Returns the present time in milliseconds since the Unix epoch: by the wall clock, and by the clock of the history.
-    pub(super) fn now_millis(&self) -> [u64; 2] {
+    pub fn now_millis(&self) -> [u64; 2] {
         let now = self.clock.now();
         [self.clock.wall_time(now), now].map(|time| time.as_micros() / 1_000)
     }
 
     /// Ends all streams, and accepts no more.
-    pub(super) fn close(&self) {
+    pub fn close(&self) {
         drop(self.live.lock().take());
     }
 }
@@ -86,7 +86,7 @@ pub(super) struct TotalLatency {
 
 impl TotalLatency {
     /// Adds the calls since the last time, and returns all.
-    pub(super) fn add(&mut self, stats: &Stats) -> CallLatency {
+    pub fn add(&mut self, stats: &Stats) -> CallLatency {
         let mut servers = HashMap::with_capacity(stats.servers().len());
         for server in stats.servers() {
             let Some(latest) = server.latency() else {

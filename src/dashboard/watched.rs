@@ -19,36 +19,36 @@ pub(super) struct Watched {
 }
 
 impl Watched {
-    pub(super) fn layer(layer: &RateLimitLayer) -> Self {
+    pub fn layer(layer: &RateLimitLayer) -> Self {
         Self {
             limiter: layer.limiter().clone(),
             layer: Some(layer.clone()),
         }
     }
 
-    pub(super) fn limiter_alone(limiter: &RateLimiter) -> Self {
+    pub fn limiter_alone(limiter: &RateLimiter) -> Self {
         Self {
             limiter: limiter.clone(),
             layer: None,
         }
     }
 
-    pub(super) fn limiter(&self) -> &RateLimiter {
+    pub fn limiter(&self) -> &RateLimiter {
         &self.limiter
     }
 
     /// Returns the mode of the layer; `None` without a layer.
-    pub(super) fn mode(&self) -> Option<RuleMode> {
+    pub fn mode(&self) -> Option<RuleMode> {
         self.layer.as_ref().map(RateLimitLayer::mode)
     }
 
     /// Returns the rules of the layer; `None` without a layer.
-    pub(super) fn rules(&self) -> Option<Arc<[Rule]>> {
+    pub fn rules(&self) -> Option<Arc<[Rule]>> {
         self.layer.as_ref().map(RateLimitLayer::present_rules)
     }
 
     /// Returns the policies that keys can be looked up in: those of the layer with their candidates, or of the limiter.
-    pub(super) fn policies(&self) -> Vec<WatchedPolicy> {
+    pub fn policies(&self) -> Vec<WatchedPolicy> {
         let Some(rules) = self.rules() else {
             let policies = self.limiter.policies().into_iter();
             return policies
@@ -72,7 +72,7 @@ impl Watched {
     }
 
     /// Returns the misconfigurations that were found so far.
-    pub(super) fn warnings(&self) -> Vec<Warning> {
+    pub fn warnings(&self) -> Vec<Warning> {
         match &self.layer {
             Some(layer) => layer.warnings(),
             None => self.limiter.warnings(),
@@ -84,7 +84,7 @@ impl Watched {
     /// # Errors
     ///
     /// [`ErrorKind::InvalidConfig`] without a layer.
-    pub(super) fn required_layer(&self) -> Result<&RateLimitLayer, Error> {
+    pub fn required_layer(&self) -> Result<&RateLimitLayer, Error> {
         self.layer.as_ref().ok_or_else(|| {
             Error::new(
                 ErrorKind::InvalidConfig,
@@ -98,8 +98,8 @@ impl Watched {
 
 /// A policy, and how its keys are made.
 pub(super) struct WatchedPolicy {
-    pub(super) policy: Policy,
+    pub policy: Policy,
     /// `None` without a layer.
-    pub(super) source: Option<KeySource>,
-    pub(super) has_tiers: bool,
+    pub source: Option<KeySource>,
+    pub has_tiers: bool,
 }

@@ -43,7 +43,7 @@ impl WrongTokens {
     /// # Errors
     ///
     /// The error of [`KeyExtractor::validate`].
-    pub(super) fn new(client_key: Box<dyn KeyExtractor>, clock: Clock) -> Result<Self, Error> {
+    pub fn new(client_key: Box<dyn KeyExtractor>, clock: Clock) -> Result<Self, Error> {
         client_key.validate()?;
         let per_client = Quota::per_minute(PER_CLIENT);
         let per_client = Policy::new("dashboard-tokens-of-a-client", per_client);
@@ -68,7 +68,7 @@ impl WrongTokens {
     /// # Errors
     ///
     /// How long the client has to wait, if it or all clients together have sent too many.
-    pub(super) fn count(&self, parts: &Parts) -> Result<(), Duration> {
+    pub fn count(&self, parts: &Parts) -> Result<(), Duration> {
         // One after the other: the client is charged even if all together have to wait.
         let own = self
             .client(parts)
@@ -88,7 +88,7 @@ impl WrongTokens {
     /// # Errors
     ///
     /// As for [`count`](Self::count).
-    pub(super) fn check(&self, parts: &Parts) -> Result<(), Duration> {
+    pub fn check(&self, parts: &Parts) -> Result<(), Duration> {
         let in_all = self.wait(&self.in_all, Key::GLOBAL);
         let Some(client) = self.client(parts) else {
             return in_all.map_or(Ok(()), Err);
@@ -100,7 +100,7 @@ impl WrongTokens {
     }
 
     /// Returns the key of a client; `None` if nothing distinguishes it from others.
-    pub(super) fn client(&self, parts: &Parts) -> Option<Key> {
+    pub fn client(&self, parts: &Parts) -> Option<Key> {
         match self.client_key.extract(parts) {
             Extracted::Found(client) => Some(client),
             Extracted::Absent | Extracted::Ambiguous => None,

@@ -5,7 +5,7 @@ use std::{error, fmt};
 use crate::error::Error;
 
 /// Formats an error and its causes on one line: `no connection: connection refused`.
-pub(crate) struct ErrorChain<'a>(pub(crate) &'a Error);
+pub(crate) struct ErrorChain<'a>(pub &'a Error);
 
 impl fmt::Display for ErrorChain<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

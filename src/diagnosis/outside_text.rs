@@ -40,7 +40,7 @@ const GAP: &str = " .. ";
 
 /// Formats a value of a log event as [`shown`] does, within [`MOST_LOGGED`](Self::MOST_LOGGED) bytes.
 #[cfg(feature = "tracing")]
-pub(crate) struct Logged<T>(pub(crate) T);
+pub(crate) struct Logged<T>(pub T);
 
 #[cfg(feature = "tracing")]
 impl<T> Logged<T> {

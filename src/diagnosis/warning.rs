@@ -77,7 +77,7 @@ pub(crate) struct WarningLog {
 }
 
 impl WarningLog {
-    pub(crate) fn new(silenced: SilencedCodes) -> Self {
+    pub fn new(silenced: SilencedCodes) -> Self {
         Self {
             silenced,
             warnings: Mutex::default(),
@@ -86,7 +86,7 @@ impl WarningLog {
 
     /// Logs and keeps a warning, unless it is a repetition or silenced.
     #[cold]
-    pub(crate) fn report(&self, warning: Warning) {
+    pub fn report(&self, warning: Warning) {
         if self.is_silenced(warning.code) {
             return;
         }
@@ -118,11 +118,11 @@ impl WarningLog {
     }
 
     /// Returns whether a code is silenced.
-    pub(crate) fn is_silenced(&self, code: Code) -> bool {
+    pub fn is_silenced(&self, code: Code) -> bool {
         self.silenced.contains(code)
     }
 
-    pub(crate) fn warnings(&self) -> Vec<Warning> {
+    pub fn warnings(&self) -> Vec<Warning> {
         self.warnings.lock().clone()
     }
 }
@@ -132,7 +132,7 @@ impl WarningLog {
 pub(crate) struct SilencedCodes(u32);
 
 impl SilencedCodes {
-    pub(crate) fn with(self, code: Code) -> Self {
+    pub fn with(self, code: Code) -> Self {
         Self(self.0 | code.bit())
     }
 

@@ -64,8 +64,8 @@ impl From<HeaderName> for SingleHeader {
 /// The header that is read, and how.
 #[derive(Clone, Debug)]
 pub(super) struct AddressHeader {
-    pub(super) name: HeaderName,
-    pub(super) syntax: HeaderSyntax,
+    pub name: HeaderName,
+    pub syntax: HeaderSyntax,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -81,14 +81,14 @@ pub(super) enum HeaderSyntax {
 }
 
 impl AddressHeader {
-    pub(super) fn forwarded() -> Self {
+    pub fn forwarded() -> Self {
         Self {
             name: FORWARDED,
             syntax: HeaderSyntax::Forwarded,
         }
     }
 
-    pub(super) fn x_forwarded_for() -> Self {
+    pub fn x_forwarded_for() -> Self {
         Self {
             name: X_FORWARDED_FOR,
             syntax: HeaderSyntax::XForwardedFor,

@@ -111,14 +111,14 @@ pub(crate) enum Host<'a> {
 
 impl<'a> Host<'a> {
     /// Returns the host of an authority. `None` if servers may read it in several ways.
-    pub(crate) fn of_authority(authority: &'a [u8]) -> Option<Self> {
+    pub fn of_authority(authority: &'a [u8]) -> Option<Self> {
         let (host, port) = split_port(authority)?;
         port_number(port)?;
         Self::parse(host)
     }
 
     /// Parses a host without a port.
-    pub(crate) fn parse(host: &'a [u8]) -> Option<Self> {
+    pub fn parse(host: &'a [u8]) -> Option<Self> {
         if let [b'[', address @ .., b']'] = host {
             let address = std::str::from_utf8(address).ok()?.parse();
             return address.ok().map(Self::Ipv6);

@@ -19,7 +19,7 @@ pub(super) struct ParamName {
 }
 
 impl ParamName {
-    pub(super) fn new(kind: &str, name: &str) -> Self {
+    pub fn new(kind: &str, name: &str) -> Self {
         Self {
             label: format!("{kind}:{name}"),
             start: kind.len() + 1,
@@ -27,16 +27,16 @@ impl ParamName {
     }
 
     #[inline]
-    pub(super) fn as_str(&self) -> &str {
+    pub fn as_str(&self) -> &str {
         &self.label[self.start..]
     }
 
-    pub(super) fn label(&self) -> &str {
+    pub fn label(&self) -> &str {
         &self.label
     }
 
     /// Returns whether `text` is this name, however it is encoded.
-    pub(super) fn matches(&self, text: &[u8], plus: Plus) -> bool {
+    pub fn matches(&self, text: &[u8], plus: Plus) -> bool {
         let name = self.as_str();
         // An escape takes three bytes, which bounds the length of an encoded name.
         (name.len()..=3 * name.len()).contains(&text.len())
@@ -44,7 +44,7 @@ impl ParamName {
     }
 
     /// Rejects a name that no request can have. `kind` completes "is not the name of ..", with what to use instead.
-    pub(super) fn validate(&self, is_valid: bool, kind: &str) -> Result<(), Error> {
+    pub fn validate(&self, is_valid: bool, kind: &str) -> Result<(), Error> {
         if is_valid {
             return Ok(());
         }

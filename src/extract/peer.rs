@@ -84,19 +84,19 @@ impl KeyExtractor for PeerIp {
 /// How many leading bits of an address make its key.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PrefixLengths {
-    pub(super) ipv4: u8,
-    pub(super) ipv6: u8,
+    pub ipv4: u8,
+    pub ipv6: u8,
 }
 
 impl PrefixLengths {
     /// Single IPv4 addresses, and /64 networks of IPv6, as in [`Key::from`].
-    pub(super) const DEFAULT: Self = Self {
+    pub const DEFAULT: Self = Self {
         ipv4: 32,
         ipv6: address::IPV6_PREFIX,
     };
 
     /// Checks that both lengths are in their range.
-    pub(super) fn validate(self) -> Result<(), Error> {
+    pub fn validate(self) -> Result<(), Error> {
         let Self { ipv4, ipv6 } = self;
         if !(8..=32).contains(&ipv4) {
             let message = format!("ipv4_prefix({ipv4}): use 8 to 32 bits");
@@ -110,14 +110,14 @@ impl PrefixLengths {
     }
 
     /// Returns the network that the address belongs to: of IPv4 for an IPv4-mapped address, and for a client behind NAT64.
-    pub(super) fn network(self, address: IpAddr) -> IpNet {
+    pub fn network(self, address: IpAddr) -> IpNet {
         let (address, length) = address::network_of(address, self.ipv4, self.ipv6);
         IpNet::new_assert(address, length)
     }
 
     /// Returns the address of that network, as a key.
     #[inline]
-    pub(super) fn key(self, address: IpAddr) -> Key {
+    pub fn key(self, address: IpAddr) -> Key {
         let (address, _) = address::network_of(address, self.ipv4, self.ipv6);
         Key::of_network(address)
     }

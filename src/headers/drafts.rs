@@ -48,7 +48,7 @@ pub(super) struct LayerTerms {
 }
 
 impl LayerTerms {
-    pub(super) fn new<'a>(policies: impl Iterator<Item = &'a Policy>) -> Self {
+    pub fn new<'a>(policies: impl Iterator<Item = &'a Policy>) -> Self {
         let terms: Box<[PolicyTerms]> = policies.map(PolicyTerms::of).collect();
         let full_lists = Draft::ALL.map(|draft| {
             let mut list = ValueBuffer::default();
@@ -59,27 +59,27 @@ impl LayerTerms {
     }
 
     /// `RateLimit-Policy` with all policies of the layer.
-    pub(super) fn full_list(&self, draft: Draft) -> Option<&HeaderValue> {
+    pub fn full_list(&self, draft: Draft) -> Option<&HeaderValue> {
         self.full_lists[draft as usize].as_ref()
     }
 
-    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+    pub fn names(&self) -> impl Iterator<Item = &str> {
         self.terms.iter().map(|terms| terms.name().as_str())
     }
 
     /// Index of a policy among those of the layer.
-    pub(super) fn index_of(&self, policy: &PolicyName) -> Option<u16> {
+    pub fn index_of(&self, policy: &PolicyName) -> Option<u16> {
         let index = self.terms.iter().position(|terms| terms.name() == policy);
         index.and_then(|index| u16::try_from(index).ok())
     }
 
-    pub(super) fn name_at(&self, index: u16) -> Option<&str> {
+    pub fn name_at(&self, index: u16) -> Option<&str> {
         let terms = self.terms.get(usize::from(index))?;
         Some(terms.name().as_str())
     }
 
     /// Returns the terms of all charges if a tier changed those of one, else `None`.
-    pub(super) fn tier_terms(&self, charges: &[Charge<'_>]) -> Option<Box<[PolicyTerms]>> {
+    pub fn tier_terms(&self, charges: &[Charge<'_>]) -> Option<Box<[PolicyTerms]>> {
         let is_own = |charge: &Charge<'_>| {
             let mut own = self.terms.iter();
             own.any(|terms| terms.are_of(charge.policy()))
@@ -96,15 +96,15 @@ impl LayerTerms {
 
 /// A decision and the terms of its policies, from which headers are made.
 pub(super) struct HeaderInput<'a> {
-    pub(super) layer: &'a LayerTerms,
-    pub(super) decision: &'a Decision,
+    pub layer: &'a LayerTerms,
+    pub decision: &'a Decision,
     /// The terms that tiers changed.
-    pub(super) tier_terms: Option<&'a [PolicyTerms]>,
+    pub tier_terms: Option<&'a [PolicyTerms]>,
 }
 
 impl HeaderInput<'_> {
     /// Returns draft 11's `RateLimit`, with the narrowest policy first.
-    pub(super) fn rate_limit(&self, retry_after: Option<u64>) -> Option<HeaderValue> {
+    pub fn rate_limit(&self, retry_after: Option<u64>) -> Option<HeaderValue> {
         let first = self.decision.narrowest();
         let is_other =
             |state: &&PolicyState| first.is_none_or(|first| !std::ptr::eq(first, *state));
@@ -117,7 +117,7 @@ impl HeaderInput<'_> {
     }
 
     /// Returns `RateLimit-Policy` with the policies of the decision. `None` if that is the layer's full list.
-    pub(super) fn policy_lists(&self) -> Option<Box<PolicyLists>> {
+    pub fn policy_lists(&self) -> Option<Box<PolicyLists>> {
         if self.is_full() {
             return None;
         }

@@ -23,7 +23,7 @@ impl Family {
     /// # Errors
     ///
     /// [`ErrorKind::InvalidConfig`] if the family refers to a policy that the layer does not have.
-    pub(super) fn check(&self, terms: &LayerTerms) -> Result<(), Error> {
+    pub fn check(&self, terms: &LayerTerms) -> Result<(), Error> {
         let Self::Discord(discord) = self else {
             return Ok(());
         };
@@ -43,7 +43,7 @@ impl Family {
     }
 
     /// Names of the headers that describe the narrowest policy. They are written together or not at all.
-    pub(super) fn narrowest_headers(&self) -> &[HeaderName] {
+    pub fn narrowest_headers(&self) -> &[HeaderName] {
         match self {
             Self::Discord(_) => &DISCORD_NAMES,
             Self::Draft06 => &DRAFT06_NAMES,
@@ -64,12 +64,12 @@ impl Family {
     }
 
     /// Whether the family describes quotas and windows, which a tier may change.
-    pub(super) fn has_terms(&self) -> bool {
+    pub fn has_terms(&self) -> bool {
         matches!(self, Self::Draft06 | Self::Draft11)
     }
 
     /// Writes the headers of the family.
-    pub(super) fn write(
+    pub fn write(
         &self,
         claim: SetClaim,
         values: &mut HeaderValues,
@@ -245,10 +245,10 @@ fn set(headers: &mut HeaderMap, name: HeaderName, value: HeaderValue) {
 pub(super) struct HeaderValues {
     narrowest: Option<Narrowest>,
     /// Whole seconds. `None` if the request was not denied, or if waiting does not help.
-    pub(super) retry_after: Option<u64>,
+    pub retry_after: Option<u64>,
     is_denied: bool,
     /// Whether a layer around this one may write headers too.
-    pub(super) is_nested: bool,
+    pub is_nested: bool,
     /// Draft 11's `RateLimit`.
     rate_limit: Option<HeaderValue>,
     /// `RateLimit-Policy`, if it is not the layer's full list.
@@ -258,7 +258,7 @@ pub(super) struct HeaderValues {
 }
 
 impl HeaderValues {
-    pub(super) fn new(families: &[Family], input: &HeaderInput<'_>, is_nested: bool) -> Self {
+    pub fn new(families: &[Family], input: &HeaderInput<'_>, is_nested: bool) -> Self {
         let decision = input.decision;
         let mut values = Self {
             narrowest: Narrowest::of(decision),
@@ -276,7 +276,7 @@ impl HeaderValues {
     }
 
     /// Headroom of the narrowest policy; the maximum if none was counted.
-    pub(super) fn headroom(&self) -> u128 {
+    pub fn headroom(&self) -> u128 {
         self.narrowest
             .map_or(u128::MAX, |narrowest| narrowest.headroom)
     }

@@ -43,7 +43,7 @@ pub(super) enum SetClaim {
 
 impl WrittenSets {
     /// Returns whether this layer may write a set. Removes an inner layer's set if its policy has more headroom.
-    pub(super) fn claim(
+    pub fn claim(
         &mut self,
         names: &[HeaderName],
         headroom: u128,
@@ -73,13 +73,13 @@ impl WrittenSets {
     }
 
     /// Records a set that this layer has written.
-    pub(super) fn record(&mut self, names: &[HeaderName], headroom: u128) {
+    pub fn record(&mut self, names: &[HeaderName], headroom: u128) {
         let names = names.into();
         self.sets.push(WrittenSet { names, headroom });
     }
 
     /// Puts the sets into a response's extensions.
-    pub(super) fn put(self, extensions: &mut Extensions) {
+    pub fn put(self, extensions: &mut Extensions) {
         if !self.sets.is_empty() {
             extensions.insert(self);
         }

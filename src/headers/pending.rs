@@ -37,7 +37,7 @@ pub(crate) enum PendingHeaders {
 impl PendingHeaders {
     /// Returns the headers for a decision that admits the request. `None` if there are none.
     #[inline]
-    pub(crate) fn new(
+    pub fn new(
         writer: &Arc<HeaderWriter>,
         decision: &Decision,
         tier_terms: Option<&[PolicyTerms]>,
@@ -54,7 +54,7 @@ impl PendingHeaders {
 
     /// Returns the headers of a layer inside another one. The outer layer has to know which headers this one writes.
     #[cold]
-    pub(crate) fn nested(
+    pub fn nested(
         writer: &Arc<HeaderWriter>,
         decision: &Decision,
         tier_terms: Option<&[PolicyTerms]>,
@@ -79,7 +79,7 @@ impl PendingHeaders {
 
     /// Adds the headers to a response. Headers that the inner service has set stay.
     #[inline]
-    pub(crate) fn write<B>(&mut self, response: &mut Response<B>) {
+    pub fn write<B>(&mut self, response: &mut Response<B>) {
         match self {
             Self::Default {
                 usage,

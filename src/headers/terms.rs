@@ -23,7 +23,7 @@ pub(crate) struct PolicyTerms {
 }
 
 impl PolicyTerms {
-    pub(super) fn of(policy: &Policy) -> Self {
+    pub fn of(policy: &Policy) -> Self {
         Self {
             name: *policy.name(),
             counter: *policy.counter(),
@@ -36,17 +36,17 @@ impl PolicyTerms {
     }
 
     /// Whether a policy is counted under these terms. A tier may have given it another quota.
-    pub(super) fn are_of(&self, policy: &Policy) -> bool {
+    pub fn are_of(&self, policy: &Policy) -> bool {
         self.name == *policy.name() && self.counter == *policy.counter()
     }
 
     /// Whether the name and limit of a state are those of these terms. A custom store may return another limit.
-    pub(super) fn apply_to(&self, state: &PolicyState) -> bool {
+    pub fn apply_to(&self, state: &PolicyState) -> bool {
         let has_same_limit = |usage: Usage| usage.limit == self.counter.limit();
         *state.policy() == self.name && state.usage().is_none_or(has_same_limit)
     }
 
-    pub(super) fn name(&self) -> &PolicyName {
+    pub fn name(&self) -> &PolicyName {
         &self.name
     }
 
@@ -74,7 +74,7 @@ impl PolicyTerms {
     /// Returns the effective window: the seconds over which to spread the remaining units. `None` for limits on concurrency.
     ///
     /// It is at most the policy's window, except for a sliding window with nothing left and for a debt beyond the limit.
-    pub(super) fn effective_window(&self, state: &PolicyState, now: Timestamp) -> Option<u64> {
+    pub fn effective_window(&self, state: &PolicyState, now: Timestamp) -> Option<u64> {
         let usage = state.header_usage()?;
         let recovery = match &self.counter {
             Counter::Bucket(bucket) if usage.remaining == 0 => {
@@ -133,7 +133,7 @@ pub(super) enum Draft {
 
 impl Draft {
     /// All drafts, each at the index `draft as usize`.
-    pub(super) const ALL: [Self; 2] = [Self::Eleven, Self::Six];
+    pub const ALL: [Self; 2] = [Self::Eleven, Self::Six];
 }
 
 /// Writes a policy whose terms are unknown as a member of `RateLimit-Policy`, with its limit alone.

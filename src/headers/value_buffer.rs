@@ -14,30 +14,30 @@ pub(super) struct ValueBuffer {
 impl ValueBuffer {
     /// Appends text, which must be visible ASCII.
     #[inline]
-    pub(super) fn text(&mut self, text: &str) -> &mut Self {
+    pub fn text(&mut self, text: &str) -> &mut Self {
         self.bytes.extend_from_slice(text.as_bytes());
         self
     }
 
     /// Appends a name as a String of structured fields. None of its characters needs an escape.
-    pub(super) fn name(&mut self, name: &PolicyName) -> &mut Self {
+    pub fn name(&mut self, name: &PolicyName) -> &mut Self {
         self.bytes.push(b'"');
         self.bytes.extend_from_slice(name.as_bytes());
         self.text("\"")
     }
 
     #[inline]
-    pub(super) fn number(&mut self, number: u64) -> &mut Self {
+    pub fn number(&mut self, number: u64) -> &mut Self {
         self.text(itoa::Buffer::new().format(number))
     }
 
     /// Appends an Integer of structured fields.
-    pub(super) fn integer(&mut self, number: u64) -> &mut Self {
+    pub fn integer(&mut self, number: u64) -> &mut Self {
         self.number(capped(number))
     }
 
     /// Begins the next member of a list.
-    pub(super) fn begin_member(&mut self) -> &mut Self {
+    pub fn begin_member(&mut self) -> &mut Self {
         if self.bytes.is_empty() {
             self
         } else {
@@ -46,7 +46,7 @@ impl ValueBuffer {
     }
 
     /// Returns the text as a value; `None` if the buffer is empty.
-    pub(super) fn value(&self) -> Option<HeaderValue> {
+    pub fn value(&self) -> Option<HeaderValue> {
         (!self.bytes.is_empty()).then(|| HeaderValue::from_bytes(&self.bytes).expect(VISIBLE_ASCII))
     }
 }

@@ -39,7 +39,7 @@ impl HeaderWriter {
     /// # Errors
     ///
     /// [`ErrorKind::InvalidConfig`](crate::ErrorKind::InvalidConfig) if the headers refer to a policy that the layer does not have.
-    pub(crate) fn new<'a>(
+    pub fn new<'a>(
         headers: Headers,
         policies: impl Iterator<Item = &'a Policy>,
     ) -> Result<Self, Error> {
@@ -63,17 +63,17 @@ impl HeaderWriter {
 
     /// Whether [`write_default`] can write the headers of admitted requests.
     #[inline]
-    pub(super) fn is_default(&self) -> bool {
+    pub fn is_default(&self) -> bool {
         self.is_default
     }
 
     /// Whether responses to admitted requests carry headers.
-    pub(super) fn writes_on_success(&self) -> bool {
+    pub fn writes_on_success(&self) -> bool {
         !self.headers.families.is_empty()
     }
 
     /// Returns the terms of all charges if a tier changed those of one and the headers contain terms.
-    pub(crate) fn tier_terms(&self, charges: &[Charge<'_>]) -> Option<Box<[PolicyTerms]>> {
+    pub fn tier_terms(&self, charges: &[Charge<'_>]) -> Option<Box<[PolicyTerms]>> {
         let mut families = self.headers.families.iter();
         if families.any(Family::has_terms) {
             self.terms.tier_terms(charges)
@@ -98,7 +98,7 @@ impl HeaderWriter {
     }
 
     /// Adds the headers of a decision to a rejection.
-    pub(crate) fn write_rejection<B>(
+    pub fn write_rejection<B>(
         &self,
         decision: &Decision,
         tier_terms: Option<&[PolicyTerms]>,
@@ -113,7 +113,7 @@ impl HeaderWriter {
 
     /// Adds the code of a rejection, with the policy that rejects the request, if the layer sends it.
     #[inline]
-    pub(crate) fn write_reason<'a, B>(
+    pub fn write_reason<'a, B>(
         &self,
         reason: impl FnOnce() -> (&'static str, Option<&'a PolicyName>),
         response: &mut Response<B>,

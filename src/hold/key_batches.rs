@@ -24,7 +24,7 @@ pub(super) struct KeyBatches<T> {
 
 impl<T> KeyBatches<T> {
     /// Creates an empty set of batches.
-    pub(super) fn new() -> Self {
+    pub fn new() -> Self {
         Self {
             batches: Vec::new(),
             batch_of: Vec::new(),
@@ -33,7 +33,7 @@ impl<T> KeyBatches<T> {
     }
 
     /// Adds an item to the batch of its charge's policy and key, or to a new one if that is full.
-    pub(super) fn add(&mut self, charge: &Charge<'_>, item: T) {
+    pub fn add(&mut self, charge: &Charge<'_>, item: T) {
         let key = (*charge.policy().name(), *charge.key());
         let latest = self.latest.get(&key).copied();
         match latest.filter(|batch| self.batches[*batch].len() < MAX_TICKETS) {
@@ -49,13 +49,13 @@ impl<T> KeyBatches<T> {
     }
 
     /// Adds an item in a new batch.
-    pub(super) fn add_alone(&mut self, item: T) {
+    pub fn add_alone(&mut self, item: T) {
         self.batch_of.push(self.batches.len());
         self.batches.push(vec![item]);
     }
 
     /// Starts one call per batch. The future returns the result of each item's batch, in the order of the items.
-    pub(super) fn call(self, call: impl FnMut(Vec<T>) -> StoreFuture<()>) -> BatchResults {
+    pub fn call(self, call: impl FnMut(Vec<T>) -> StoreFuture<()>) -> BatchResults {
         let replies = join_all(self.batches.into_iter().map(call));
         let batch_of = self.batch_of;
         Box::pin(async move {

@@ -70,7 +70,7 @@ pub(crate) struct HoldRegistry {
 
 impl HoldRegistry {
     /// Creates a registry without holds. Its task starts with the first hold that has a lease.
-    pub(crate) fn new(store: Arc<dyn Store>) -> Self {
+    pub fn new(store: Arc<dyn Store>) -> Self {
         Self {
             settler: Arc::new(Settler::new(Arc::clone(&store))),
             store,
@@ -83,7 +83,7 @@ impl HoldRegistry {
     }
 
     /// Settles a receipt that is not held. See [`Settler::settle`].
-    pub(crate) fn settle(&self, receipt: Receipt) -> StoreFuture<()> {
+    pub fn settle(&self, receipt: Receipt) -> StoreFuture<()> {
         self.settler.settle(receipt)
     }
 
@@ -91,7 +91,7 @@ impl HoldRegistry {
     ///
     /// Returns the number of the hold, or `None` if nothing must be renewed: the receipt has no slots, or they are in process
     /// and have no lease while they are held.
-    pub(super) fn register(self: &Arc<Self>, receipt: &Receipt) -> Option<u64> {
+    pub fn register(self: &Arc<Self>, receipt: &Receipt) -> Option<u64> {
         let settlements = receipt.settlements().iter();
         let slots = settlements.filter(|settlement| settlement.charge().ticket().is_some());
         let slots: HeldSlots = slots.cloned().collect();
@@ -130,7 +130,7 @@ impl HoldRegistry {
     /// Ends a hold: settles its receipt in the background.
     ///
     /// If one of its renewals is unconfirmed, the release is marked with a pending acquire.
-    pub(super) fn end(&self, number: Option<u64>, mut receipt: Receipt) {
+    pub fn end(&self, number: Option<u64>, mut receipt: Receipt) {
         #[cfg(feature = "metrics")]
         self.held.fetch_sub(slots_of(&receipt), Ordering::Relaxed);
         if let Some(number) = number
@@ -142,7 +142,7 @@ impl HoldRegistry {
     }
 
     /// Ends a hold without settling it.
-    pub(super) fn forget(&self, number: Option<u64>) {
+    pub fn forget(&self, number: Option<u64>) {
         if let Some(number) = number {
             self.renewals.lock().schedule.remove(number);
         }
@@ -150,7 +150,7 @@ impl HoldRegistry {
 
     /// Returns the number of slots that the holds have.
     #[cfg(feature = "metrics")]
-    pub(crate) fn held_slots(&self) -> u64 {
+    pub fn held_slots(&self) -> u64 {
         self.held.load(Ordering::Relaxed)
     }
 

@@ -57,7 +57,7 @@ struct ScheduledHold {
 
 impl Schedule {
     /// Adds a hold. Returns its number, and the shortest wait before its first renewal.
-    pub(super) fn add(&mut self, slots: HeldSlots, now: Timestamp) -> (u64, Duration) {
+    pub fn add(&mut self, slots: HeldSlots, now: Timestamp) -> (u64, Duration) {
         self.follow_clock(now);
         if self.holds.is_empty() {
             self.woken_at = self.time;
@@ -78,7 +78,7 @@ impl Schedule {
     }
 
     /// Removes a hold. Returns whether one of its renewals may still be on its way.
-    pub(super) fn remove(&mut self, number: u64) -> bool {
+    pub fn remove(&mut self, number: u64) -> bool {
         self.holds.remove(&number).is_some_and(|hold| {
             self.due.remove(&(hold.due, number));
             hold.unconfirmed > 0
@@ -86,18 +86,18 @@ impl Schedule {
     }
 
     /// Returns whether half of a hold's lease has passed since it was last renewed.
-    pub(super) fn is_lapsing(&self, number: u64) -> bool {
+    pub fn is_lapsing(&self, number: u64) -> bool {
         let hold = self.holds.get(&number);
         hold.is_some_and(|hold| self.time >= hold.renewed_at + hold.period / 2 * 3)
     }
 
     /// Returns whether a hold has not ended.
-    pub(super) fn contains(&self, number: u64) -> bool {
+    pub fn contains(&self, number: u64) -> bool {
         self.holds.contains_key(&number)
     }
 
     /// Advances the time to `now`, and at least by `waited` since the last call.
-    pub(super) fn wake(&mut self, now: Timestamp, waited: Duration) {
+    pub fn wake(&mut self, now: Timestamp, waited: Duration) {
         self.follow_clock(now);
         self.time = self.time.max(self.woken_at + waited);
         self.woken_at = self.time;
@@ -109,7 +109,7 @@ impl Schedule {
     }
 
     /// Returns up to [`BATCH`] holds that are due. Each becomes due again soon, in case its renewal fails.
-    pub(super) fn take_due(&mut self) -> Vec<(u64, HeldSlots)> {
+    pub fn take_due(&mut self) -> Vec<(u64, HeldSlots)> {
         let mut batch = Vec::new();
         while batch.len() < BATCH
             && let Some((_, number)) = self.due.first().copied()
@@ -127,7 +127,7 @@ impl Schedule {
     }
 
     /// Confirms a renewal of a hold. The next one is due after up to a period.
-    pub(super) fn confirm(&mut self, number: u64) {
+    pub fn confirm(&mut self, number: u64) {
         if let Some(hold) = self.holds.get_mut(&number) {
             let next = self.time + backoff::jittered(hold.period);
             self.due.remove(&(hold.due, number));
@@ -139,14 +139,14 @@ impl Schedule {
     }
 
     /// Returns the wait before the next renewal, or `None` if nothing is held.
-    pub(super) fn wait(&self) -> Option<Duration> {
+    pub fn wait(&self) -> Option<Duration> {
         let (due, _) = self.due.first()?;
         let tick = self.period()? / 32;
         Some(due.saturating_sub(self.time).max(tick))
     }
 
     /// Returns a third of the lease of the hold that is due first, or `None` if nothing is held.
-    pub(super) fn period(&self) -> Option<Duration> {
+    pub fn period(&self) -> Option<Duration> {
         let (_, number) = self.due.first()?;
         Some(self.holds.get(number)?.period)
     }

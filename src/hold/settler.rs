@@ -42,7 +42,7 @@ pub(super) struct Settler {
 
 impl Settler {
     /// Creates a settler with nothing to retry.
-    pub(super) fn new(store: Arc<dyn Store>) -> Self {
+    pub fn new(store: Arc<dyn Store>) -> Self {
         Self {
             store,
             retries: RetryQueue::default(),
@@ -57,7 +57,7 @@ impl Settler {
     /// # Errors
     ///
     /// The first error of the store, also if the settlement is retried.
-    pub(super) fn settle(self: &Arc<Self>, receipt: Receipt) -> StoreFuture<()> {
+    pub fn settle(self: &Arc<Self>, receipt: Receipt) -> StoreFuture<()> {
         let settlements = receipt.into_settlements().into_iter();
         let (mut shared, local): (Vec<_>, Vec<_>) =
             settlements.partition(|settlement| settlement.counted_by() == CountedBy::Shared);
@@ -82,7 +82,7 @@ impl Settler {
     /// Settles a receipt for which no caller waits. The first failure that is not retried is logged.
     ///
     /// A caller outside of a Tokio runtime has the reply awaited at home.
-    pub(super) fn settle_in_background(self: &Arc<Self>, receipt: Receipt) {
+    pub fn settle_in_background(self: &Arc<Self>, receipt: Receipt) {
         // Failures in the shared store are logged by the guard of each settlement.
         let is_shared = receipt.counted_by() == CountedBy::Shared;
         let settler = Arc::clone(self);
@@ -109,12 +109,12 @@ impl Settler {
     }
 
     /// Queues another release of slots whose first release may have been overtaken by a renewal.
-    pub(super) fn release_again(self: &Arc<Self>, slots: Settlement) {
+    pub fn release_again(self: &Arc<Self>, slots: Settlement) {
         self.retry_later(slots.with_pending_acquire());
     }
 
     /// Starts the task that retries, if settlements wait and no task is on time.
-    pub(super) fn resume_retries(self: &Arc<Self>) {
+    pub fn resume_retries(self: &Arc<Self>) {
         RetryQueue::resume(self);
     }
 
@@ -131,7 +131,7 @@ impl Settler {
     }
 
     /// Logs a settlement that failed and is not retried.
-    pub(super) fn log_unsettled(&self, error: &Error) {
+    pub fn log_unsettled(&self, error: &Error) {
         if self.is_first_failure() {
             log::event!(
                 WARN,
@@ -142,7 +142,7 @@ impl Settler {
     }
 
     /// Logs a renewal that failed.
-    pub(super) fn log_not_renewed(&self, error: &Error) {
+    pub fn log_not_renewed(&self, error: &Error) {
         if self.is_first_failure() {
             log::event!(
                 WARN,

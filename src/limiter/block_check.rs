@@ -48,7 +48,7 @@ pub(crate) type BlockRefresh = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// Decides in a store, unless a key is blocked.
 pub(crate) struct BlockCheck {
     /// Stays empty if the store cannot block keys.
-    pub(crate) list: Arc<BlockList>,
+    pub list: Arc<BlockList>,
     refresher: Arc<Refresher>,
     settle: Settle,
 }
@@ -57,7 +57,7 @@ pub(crate) struct BlockCheck {
 pub(crate) type Settle = Arc<dyn Fn(Receipt) -> StoreFuture<()> + Send + Sync>;
 
 impl BlockCheck {
-    pub(crate) fn new(store: Arc<dyn Store>, settle: Settle) -> Self {
+    pub fn new(store: Arc<dyn Store>, settle: Settle) -> Self {
         let list = store.blocks();
         Self {
             list: list.unwrap_or_else(|| Arc::new(BlockList::new(Clock::system()))),
@@ -68,14 +68,14 @@ impl BlockCheck {
 
     /// Returns whether a key may be blocked. Otherwise the store can be asked directly.
     #[inline]
-    pub(crate) fn is_needed(&self) -> bool {
+    pub fn is_needed(&self) -> bool {
         self.list.is_needed()
     }
 
     /// Returns whether a key is blocked under a policy, as far as this instance knows. An old list is refreshed in the
     /// background.
     #[cold]
-    pub(crate) fn is_blocked(&self, policy: &Policy, key: &Key) -> bool {
+    pub fn is_blocked(&self, policy: &Policy, key: &Key) -> bool {
         if self.list.is_shared() && self.refresher.age() != Age::Fresh {
             self.refresher.refresh_later();
         }
@@ -84,12 +84,12 @@ impl BlockCheck {
 
     /// Returns whether the list is too old to be used.
     #[cold]
-    pub(crate) fn is_old(&self) -> bool {
+    pub fn is_old(&self) -> bool {
         self.list.is_shared() && self.refresher.age() == Age::Stale
     }
 
     /// Brings the list up to date, unless the store cannot be reached.
-    pub(crate) async fn refresh(&self) {
+    pub async fn refresh(&self) {
         if self.list.is_shared() && self.refresher.age() != Age::Fresh {
             let time = TimeLeft::of_request(self.refresher.store.deadline());
             self.refresher.refresh_in_time(time).await;
@@ -97,7 +97,7 @@ impl BlockCheck {
     }
 
     /// Decides the charges together. A blocked key is denied, and then nothing is charged.
-    pub(crate) fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
+    pub fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
         let list = &self.list;
         if list.is_shared() {
             match self.refresher.age() {

@@ -8,7 +8,7 @@ use crate::{
 /// A policy, and how many layers have it.
 #[derive(Clone, Debug)]
 pub(super) struct KnownPolicy {
-    pub(super) policy: Policy,
+    pub policy: Policy,
     layers: usize,
 }
 

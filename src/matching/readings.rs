@@ -29,10 +29,7 @@ pub(super) struct Readings {
 
 impl Readings {
     /// Returns `None` for too many pieces.
-    pub(super) fn new(
-        text: SmallVec<[u8; TEXT]>,
-        pieces: SmallVec<[Piece; PIECES]>,
-    ) -> Option<Self> {
+    pub fn new(text: SmallVec<[u8; TEXT]>, pieces: SmallVec<[Piece; PIECES]>) -> Option<Self> {
         if pieces.len() > MAX_PIECES {
             return None;
         }
@@ -49,7 +46,7 @@ impl Readings {
     ///
     /// `fits` compares a name with the segment of this number of the pattern. A segment without a name fits only if
     /// `fits_all` returns true.
-    pub(super) fn any_fits(
+    pub fn any_fits(
         &self,
         (count, lengths): (usize, u128),
         fits: impl Fn(usize, &[u8]) -> bool,
@@ -168,7 +165,7 @@ pub(super) enum Border {
 }
 
 impl Piece {
-    pub(super) fn new(text: Range<usize>, cut: Option<usize>, border: Border) -> Option<Self> {
+    pub fn new(text: Range<usize>, cut: Option<usize>, border: Border) -> Option<Self> {
         let cut = cut.map(u16::try_from).transpose().ok()?;
         Some(Self {
             start: u16::try_from(text.start).ok()?,

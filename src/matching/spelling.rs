@@ -35,7 +35,7 @@ pub(super) enum Spelling {
 }
 
 impl Spelling {
-    pub(super) fn of(path: &[u8]) -> Self {
+    pub fn of(path: &[u8]) -> Self {
         if is_plain(path) {
             return if path.len() > LONG {
                 Self::Segments(Segments::new(SmallVec::from_slice(path)))
@@ -213,13 +213,13 @@ impl Segments {
     }
 
     /// Returns the first segments: all of them, or more than a pattern of [`MOST_SEGMENTS`] has.
-    pub(super) fn iter(&self) -> impl Iterator<Item = &[u8]> {
+    pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
         self.ends
             .iter()
             .map(|(start, end)| &self.text[*start..*end])
     }
 
-    pub(super) fn ends_in_slash(&self) -> bool {
+    pub fn ends_in_slash(&self) -> bool {
         self.text.ends_with(b"/")
     }
 

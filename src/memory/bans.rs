@@ -31,14 +31,14 @@ impl TableEntry for BanRecord {
 }
 
 impl Bans {
-    pub(super) fn new(capacity: &Capacity) -> Self {
+    pub fn new(capacity: &Capacity) -> Self {
         Self {
             states: Table::new(capacity),
         }
     }
 
     /// Returns when the ban of a key ends; `None` if it is not banned.
-    pub(super) fn banned_until(
+    pub fn banned_until(
         &mut self,
         penalty: &Penalty,
         fingerprint: Fingerprint,
@@ -55,7 +55,7 @@ impl Bans {
     }
 
     /// Returns the denials and the ban of a key; `None` if there are none.
-    pub(super) fn state(&mut self, fingerprint: Fingerprint, now: Timestamp) -> Option<BanRecord> {
+    pub fn state(&mut self, fingerprint: Fingerprint, now: Timestamp) -> Option<BanRecord> {
         match self.states.find(fingerprint, now.as_micros()) {
             Place::Found(index) => Some(*self.states.state(index)),
             Place::Free(_) | Place::Full => None,
@@ -65,7 +65,7 @@ impl Bans {
     /// Counts a denial of a key that is not banned. Returns when its ban ends, if it is banned now.
     ///
     /// Without memory, the denial does not count.
-    pub(super) fn count_denial(
+    pub fn count_denial(
         &mut self,
         penalty: &Penalty,
         fingerprint: Fingerprint,
@@ -82,7 +82,7 @@ impl Bans {
     }
 
     /// Bans a key that another store has banned, unless a longer ban is known.
-    pub(super) fn restore(
+    pub fn restore(
         &mut self,
         penalty: &Penalty,
         fingerprint: Fingerprint,
@@ -105,26 +105,26 @@ impl Bans {
     }
 
     /// Ends the ban of a key that began by this time, at which another store found none.
-    pub(super) fn end(&mut self, fingerprint: Fingerprint, at: Timestamp) {
+    pub fn end(&mut self, fingerprint: Fingerprint, at: Timestamp) {
         if let Place::Found(index) = self.states.find(fingerprint, at.as_micros()) {
             self.states.state(index).end_by(at);
         }
     }
 
     /// Forgets the denials and the ban of a key.
-    pub(super) fn reset(&mut self, fingerprint: Fingerprint) {
+    pub fn reset(&mut self, fingerprint: Fingerprint) {
         if let Place::Found(index) = self.states.find(fingerprint, 0) {
             *self.states.state(index) = BanRecord::default();
         }
     }
 
     /// Moves all times forward by `micros` microseconds.
-    pub(super) fn shift(&mut self, micros: u64) {
+    pub fn shift(&mut self, micros: u64) {
         self.states.shift(micros);
     }
 
     /// Allocated bytes.
-    pub(super) fn bytes(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         self.states.bytes()
     }
 }

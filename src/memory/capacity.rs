@@ -23,21 +23,21 @@ use crate::{algorithm::Concurrency, task::Mutex};
 #[derive(Clone, Debug)]
 pub(super) struct Capacity {
     /// Number of slots in the smallest table that has any.
-    pub(super) min_slots: usize,
+    pub min_slots: usize,
     /// Number of slots in a table that cannot grow further.
-    pub(super) max_slots: usize,
+    pub max_slots: usize,
     /// Log entries beyond those that every log may have.
-    pub(super) log_entries: Budget,
+    pub log_entries: Budget,
     /// Bytes for requests in flight.
-    pub(super) in_flight: Budget,
+    pub in_flight: Budget,
     /// Held while a table grows, so that the old and the new memory of only one table coexist.
-    pub(super) growth: Arc<Mutex<()>>,
+    pub growth: Arc<Mutex<()>>,
 }
 
 impl Capacity {
     /// Returns the limits for each of `shards` shards, so that a store for `max_keys` keys takes at most the documented
     /// bytes.
-    pub(super) fn of(max_keys: usize, shards: usize) -> Self {
+    pub fn of(max_keys: usize, shards: usize) -> Self {
         let slots = slots_for(max_keys);
         let (min_slots, max_slots) = if shards < MIN_GROWING_SHARDS {
             let slots = slots.div_ceil(shards);
@@ -100,7 +100,7 @@ impl Budget {
     }
 
     /// Returns an empty allotment of this budget.
-    pub(super) fn allotment(&self) -> Allotment {
+    pub fn allotment(&self) -> Allotment {
         Allotment {
             budget: self.clone(),
             amount: 0,
@@ -129,7 +129,7 @@ pub(super) struct Allotment {
 impl Allotment {
     /// Sets the reserved amount. Returns `false`, and changes nothing, when the budget has too little left.
     #[inline]
-    pub(super) fn reserve(&mut self, amount: usize) -> bool {
+    pub fn reserve(&mut self, amount: usize) -> bool {
         amount == self.amount || self.change(amount)
     }
 

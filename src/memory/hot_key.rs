@@ -59,7 +59,7 @@ pub(super) struct HotKey {
 }
 
 impl HotKey {
-    pub(super) const fn new() -> Self {
+    pub const fn new() -> Self {
         Self {
             word: AtomicU64::new(CLOSED),
             base: AtomicU64::new(0),
@@ -75,7 +75,7 @@ impl HotKey {
     /// Returns `None` when the key is not lent, or the lock is needed for another reason: the limit or the clock has changed,
     /// or other threads have been faster several times.
     #[inline]
-    pub(super) fn take(
+    pub fn take(
         &self,
         bucket: &TokenBucket,
         fingerprint: Fingerprint,
@@ -116,13 +116,7 @@ impl HotKey {
     }
 
     /// Lends a key's state under the next `number`. The shard must be locked, and nothing be lent.
-    pub(super) fn lend(
-        &self,
-        number: u32,
-        fingerprint: Fingerprint,
-        state: BucketState,
-        step: u64,
-    ) {
+    pub fn lend(&self, number: u32, fingerprint: Fingerprint, state: BucketState, step: u64) {
         // Keeps the stores below behind the one that ended the last loan.
         fence(Ordering::Release);
         self.base.store(state.tat(), Ordering::Relaxed);
@@ -134,7 +128,7 @@ impl HotKey {
     }
 
     /// Ends the loan, and returns the lent TAT. The shard must be locked, and something be lent.
-    pub(super) fn take_back(&self) -> u64 {
+    pub fn take_back(&self) -> u64 {
         let word = self.word.swap(CLOSED, Ordering::AcqRel);
         self.base.load(Ordering::Relaxed) + (word & CLOSED)
     }

@@ -57,7 +57,7 @@ pub(super) struct InFlight {
 
 impl InFlight {
     /// Returns an empty record, which allocates nothing before the first charge.
-    pub(super) fn new(capacity: &Capacity) -> Self {
+    pub fn new(capacity: &Capacity) -> Self {
         Self {
             tickets: Tickets::new(),
             max_keys: capacity.max_slots,
@@ -70,12 +70,7 @@ impl InFlight {
     /// Reserves memory for `charges` more charges, the last of which is on this key. Returns `false` if there is none.
     ///
     /// Ended leases are reclaimed first, if there are enough records to make that worthwhile.
-    pub(super) fn reserve(
-        &mut self,
-        fingerprint: Fingerprint,
-        charges: usize,
-        now: Timestamp,
-    ) -> bool {
+    pub fn reserve(&mut self, fingerprint: Fingerprint, charges: usize, now: Timestamp) -> bool {
         let has_spare = self.tickets.bytes_to_grow(charges).is_none();
         if !has_spare && self.tickets.records() >= self.reclaim_at {
             self.reclaim(now);
@@ -88,7 +83,7 @@ impl InFlight {
     ///
     /// The slots that it charges belong to the key's ticket until their lease ends or they are released. A key without
     /// memory for a charge appears full: it cannot share a state with other keys, because a release must find its own slots.
-    pub(super) fn update<R>(
+    pub fn update<R>(
         &mut self,
         counter: &Concurrency,
         key: &KeyRef,
@@ -118,19 +113,19 @@ impl InFlight {
     }
 
     /// Returns `false`: no key shares its slots with others.
-    pub(super) fn may_overflow(&self, _key: &KeyRef, _now: Timestamp) -> bool {
+    pub fn may_overflow(&self, _key: &KeyRef, _now: Timestamp) -> bool {
         false
     }
 
     /// Returns `false`, as [`may_overflow`](Self::may_overflow).
-    pub(super) fn is_shared(&self, _key: &KeyRef, _now: Timestamp) -> bool {
+    pub fn is_shared(&self, _key: &KeyRef, _now: Timestamp) -> bool {
         false
     }
 
     /// Replaces the lease of a ticket's slots: they stay taken until they are released.
     ///
     /// If their lease has ended meanwhile, they are taken again, provided there is memory, because the request is in flight.
-    pub(super) fn hold(&mut self, fingerprint: Fingerprint, ticket: Ticket, units: u64) {
+    pub fn hold(&mut self, fingerprint: Fingerprint, ticket: Ticket, units: u64) {
         let record = self.tickets.find(fingerprint);
         let is_held = record.is_some_and(|record| self.tickets.hold(record, ticket.as_u64()));
         if !is_held && self.has_room(fingerprint, 1) {
@@ -139,7 +134,7 @@ impl InFlight {
     }
 
     /// Releases the slots of a ticket, if it has any.
-    pub(super) fn release(&mut self, fingerprint: Fingerprint, ticket: Ticket) {
+    pub fn release(&mut self, fingerprint: Fingerprint, ticket: Ticket) {
         if let Some(record) = self.tickets.find(fingerprint) {
             self.tickets.release(record, ticket.as_u64());
             self.shrink();
@@ -147,7 +142,7 @@ impl InFlight {
     }
 
     /// Releases all slots of a key.
-    pub(super) fn reset(&mut self, fingerprint: Fingerprint) {
+    pub fn reset(&mut self, fingerprint: Fingerprint) {
         if let Some(record) = self.tickets.find(fingerprint) {
             self.tickets.remove(record);
             self.shrink();
@@ -155,7 +150,7 @@ impl InFlight {
     }
 
     /// Releases all slots whose lease has ended. Returns `false` if there can be none.
-    pub(super) fn reclaim(&mut self, now: Timestamp) -> bool {
+    pub fn reclaim(&mut self, now: Timestamp) -> bool {
         if self.soonest > now.as_micros() {
             return false;
         }
@@ -173,18 +168,18 @@ impl InFlight {
     }
 
     /// Moves all times forward by `micros` microseconds.
-    pub(super) fn shift(&mut self, micros: u64) {
+    pub fn shift(&mut self, micros: u64) {
         self.soonest = self.soonest.saturating_add(micros);
         self.tickets.shift(micros);
     }
 
     /// Number of keys with requests in flight.
-    pub(super) fn keys(&self) -> usize {
+    pub fn keys(&self) -> usize {
         self.tickets.keys()
     }
 
     /// Allocated bytes.
-    pub(super) fn bytes(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         self.tickets.bytes()
     }
 

@@ -61,20 +61,20 @@ pub(super) struct KeyedStates<S> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct KeyRef {
     /// Identifies the key under its policy, in every table.
-    pub(super) fingerprint: Fingerprint,
+    pub fingerprint: Fingerprint,
     /// Identifies the policy's overflow state.
     policy: u64,
     /// Ticket of the slots that the charge takes.
     ticket: Option<Ticket>,
     /// Whether the update may add something to the state.
-    pub(super) may_add: bool,
+    pub may_add: bool,
 }
 
 impl KeyRef {
     /// Returns the key of a charge, hashed under its policy.
     // Always inlined: with several callers the compiler would not, and a result returned through memory costs a decision 4 %.
     #[inline(always)]
-    pub(super) fn of(charge: &Charge<'_>) -> Self {
+    pub fn of(charge: &Charge<'_>) -> Self {
         Self {
             fingerprint: Fingerprint::of(charge.policy(), charge.key()),
             policy: charge.policy().name_hash().low,
@@ -84,7 +84,7 @@ impl KeyRef {
     }
 
     /// Returns the same key for an update that may add something to the state, or may not.
-    pub(super) fn adding(self, may_add: bool) -> Self {
+    pub fn adding(self, may_add: bool) -> Self {
         Self { may_add, ..self }
     }
 
@@ -93,7 +93,7 @@ impl KeyRef {
     /// # Panics
     ///
     /// Panics if the policy does not limit concurrency.
-    pub(super) fn ticket(&self) -> Ticket {
+    pub fn ticket(&self) -> Ticket {
         self.ticket
             .expect("a charge under a concurrency policy has a ticket")
     }
@@ -112,7 +112,7 @@ pub(super) enum Placement {
 
 impl<S: TableEntry> KeyedStates<S> {
     /// Returns an empty table, which allocates nothing before the first key.
-    pub(super) fn new(capacity: &Capacity) -> Self {
+    pub fn new(capacity: &Capacity) -> Self {
         Self {
             table: Table::new(capacity),
             overflow: Overflow::default(),
@@ -126,7 +126,7 @@ impl<S: TableEntry> KeyedStates<S> {
     /// A key with a slot is found by one search, and its state changes in place. A key without one gets a slot only if
     /// `change` modified the state, so that peeks and denied requests take no memory.
     #[inline]
-    pub(super) fn update<C, R>(
+    pub fn update<C, R>(
         &mut self,
         counter: &C,
         key: &KeyRef,
@@ -219,19 +219,14 @@ impl<S: TableEntry> KeyedStates<S> {
     }
 
     /// Runs `change` on the state of a key that has a slot. Overflow states are left alone: they mix several keys.
-    pub(super) fn amend(
-        &mut self,
-        fingerprint: Fingerprint,
-        now: Timestamp,
-        change: impl FnOnce(&mut S),
-    ) {
+    pub fn amend(&mut self, fingerprint: Fingerprint, now: Timestamp, change: impl FnOnce(&mut S)) {
         if let Place::Found(index) = self.table.find(fingerprint, now.as_micros()) {
             change(self.table.state(index));
         }
     }
 
     /// Refunds units of a window's charge. The state alone shows how much of the charge is outstanding.
-    pub(super) fn refund<C: Counting<State = S>>(
+    pub fn refund<C: Counting<State = S>>(
         &mut self,
         counter: &C,
         fingerprint: Fingerprint,
@@ -244,7 +239,7 @@ impl<S: TableEntry> KeyedStates<S> {
     }
 
     /// Returns the index of a key's slot.
-    pub(super) fn slot(&self, fingerprint: Fingerprint) -> Option<usize> {
+    pub fn slot(&self, fingerprint: Fingerprint) -> Option<usize> {
         match self.table.find(fingerprint, 0) {
             Place::Found(index) => Some(index),
             Place::Free(_) | Place::Full => None,
@@ -252,17 +247,17 @@ impl<S: TableEntry> KeyedStates<S> {
     }
 
     /// The state in a slot that [`slot`](Self::slot) returned, while the shard is locked or the slot is lent.
-    pub(super) fn state(&mut self, slot: usize) -> &mut S {
+    pub fn state(&mut self, slot: usize) -> &mut S {
         self.table.state(slot)
     }
 
     /// Returns whether a key may end in the overflow state, if other keys of the same decision get their slots first.
-    pub(super) fn may_overflow(&self, key: &KeyRef, now: Timestamp) -> bool {
+    pub fn may_overflow(&self, key: &KeyRef, now: Timestamp) -> bool {
         self.table.is_tight(key.fingerprint, now.as_micros())
     }
 
     /// Returns whether a key without a slot is decided by what other keys owe.
-    pub(super) fn is_shared(&self, key: &KeyRef, now: Timestamp) -> bool {
+    pub fn is_shared(&self, key: &KeyRef, now: Timestamp) -> bool {
         let now = now.as_micros();
         let owes = |shared: &S| shared.owes_until() > now;
         !matches!(self.table.find(key.fingerprint, now), Place::Found(_))
@@ -270,7 +265,7 @@ impl<S: TableEntry> KeyedStates<S> {
     }
 
     /// Clears the state of a key that has a slot. Overflow states are left alone: they mix several keys.
-    pub(super) fn reset(&mut self, fingerprint: Fingerprint) {
+    pub fn reset(&mut self, fingerprint: Fingerprint) {
         if let Place::Found(index) = self.table.find(fingerprint, 0) {
             let entries_before = mem::take(self.table.state(index)).heap_entries();
             self.account(index, entries_before);
@@ -278,18 +273,18 @@ impl<S: TableEntry> KeyedStates<S> {
     }
 
     /// Moves all times forward by `micros` microseconds.
-    pub(super) fn shift(&mut self, micros: u64) {
+    pub fn shift(&mut self, micros: u64) {
         self.table.shift(micros);
         self.overflow.shift(micros);
     }
 
     /// Number of keys that have a slot, whether they are in debt or not.
-    pub(super) fn keys(&self) -> usize {
+    pub fn keys(&self) -> usize {
         self.table.taken()
     }
 
     /// Allocated bytes.
-    pub(super) fn bytes(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         self.table.bytes() + self.overflow.bytes()
     }
 

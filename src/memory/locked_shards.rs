@@ -21,7 +21,7 @@ pub(super) struct LockedShards<'a> {
 pub(super) type PenalisedCharges = SmallVec<[(usize, Option<Timestamp>); 1]>;
 
 impl<'a> LockedShards<'a> {
-    pub(super) fn new(guards: SmallVec<[(usize, MutexGuard<'a, Shard>); 4]>) -> Self {
+    pub fn new(guards: SmallVec<[(usize, MutexGuard<'a, Shard>); 4]>) -> Self {
         Self { guards }
     }
 
@@ -29,7 +29,7 @@ impl<'a> LockedShards<'a> {
     ///
     /// As [`Shard::now`]: if the clock has stepped, it is read again while all shards are locked.
     #[inline]
-    pub(super) fn now(&mut self, read: Reading, clock: &Clock) -> Timestamp {
+    pub fn now(&mut self, read: Reading, clock: &Clock) -> Timestamp {
         let mut shards = self.guards.iter();
         if shards.all(|(_, shard)| shard.has_step(read)) {
             return read.now;
@@ -42,7 +42,7 @@ impl<'a> LockedShards<'a> {
     }
 
     /// Returns a shard that was locked for this decision.
-    pub(super) fn shard(&mut self, index: usize) -> &mut Shard {
+    pub fn shard(&mut self, index: usize) -> &mut Shard {
         let locked = self.guards.iter_mut().find(|(locked, _)| *locked == index);
         &mut locked.expect("the shards of all keys are locked").1
     }
@@ -51,7 +51,7 @@ impl<'a> LockedShards<'a> {
     ///
     /// A key that is denied for what others owe is not among them: a crowd that fills the store must not get it banned.
     #[inline]
-    pub(super) fn find_bans(
+    pub fn find_bans(
         &mut self,
         charges: &[Charge<'_>],
         keys: &[KeyRef],
@@ -80,7 +80,7 @@ impl<'a> LockedShards<'a> {
     }
 
     /// Counts the denial of a charge whose key is not banned. Returns when its ban ends, if it is banned now.
-    pub(super) fn count_denial(
+    pub fn count_denial(
         &mut self,
         charge: &Charge<'_>,
         key: &KeyRef,

@@ -60,7 +60,7 @@ impl TableEntry for RefundTotal {
 }
 
 impl Refunds {
-    pub(super) fn new(capacity: &Capacity) -> Self {
+    pub fn new(capacity: &Capacity) -> Self {
         Self {
             totals: Table::new(capacity),
             turns: Table::new(capacity),
@@ -69,18 +69,18 @@ impl Refunds {
     }
 
     #[inline]
-    pub(super) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.totals.taken() == 0
     }
 
     /// Returns whether a total is kept for a key.
-    pub(super) fn has(&mut self, fingerprint: Fingerprint) -> bool {
+    pub fn has(&mut self, fingerprint: Fingerprint) -> bool {
         !self.is_empty() && matches!(self.totals.find(fingerprint, 0), Place::Found(_))
     }
 
     /// Returns the total before a charge of a key, and keeps it until the charge lapses at `until`.
     #[inline(never)]
-    pub(super) fn before_charge(&mut self, fingerprint: Fingerprint, until: u64) -> u64 {
+    pub fn before_charge(&mut self, fingerprint: Fingerprint, until: u64) -> u64 {
         let Place::Found(index) = self.totals.find(fingerprint, 0) else {
             return 0;
         };
@@ -90,7 +90,7 @@ impl Refunds {
     }
 
     /// Returns the total of a key, or `None` when it was evicted and `now` is too early to assume 0.
-    pub(super) fn total(&mut self, fingerprint: Fingerprint, now: u64) -> Option<u64> {
+    pub fn total(&mut self, fingerprint: Fingerprint, now: u64) -> Option<u64> {
         match self.totals.find(fingerprint, now) {
             Place::Found(index) => Some(self.totals.state(index).total),
             Place::Full | Place::Free(_) => (self.totals.evicted_until() <= now).then_some(0),
@@ -98,12 +98,7 @@ impl Refunds {
     }
 
     /// Sets the total of a key whose last charge lapses at `until`. Returns `false` when no slot is free.
-    pub(super) fn set(
-        &mut self,
-        (fingerprint, total): (Fingerprint, u64),
-        until: u64,
-        now: u64,
-    ) -> bool {
+    pub fn set(&mut self, (fingerprint, total): (Fingerprint, u64), until: u64, now: u64) -> bool {
         let lapses = coarse(until);
         if let Place::Found(index) = self.totals.find(fingerprint, now) {
             let refunds = self.totals.state(index);
@@ -116,7 +111,7 @@ impl Refunds {
     }
 
     /// Removes the turns that were given up in the queue of a key, and returns them.
-    pub(super) fn take_turns(&mut self, fingerprint: Fingerprint) -> FreeTurns {
+    pub fn take_turns(&mut self, fingerprint: Fingerprint) -> FreeTurns {
         let Place::Found(index) = self.turns.find(fingerprint, 0) else {
             return FreeTurns::default();
         };
@@ -126,7 +121,7 @@ impl Refunds {
     }
 
     /// Keeps the turns that were given up in the queue of a key. Without memory for them, they do not come back.
-    pub(super) fn keep_turns(&mut self, fingerprint: Fingerprint, turns: FreeTurns, now: u64) {
+    pub fn keep_turns(&mut self, fingerprint: Fingerprint, turns: FreeTurns, now: u64) {
         let entries = turns.heap_entries();
         if !turns.is_empty() {
             if !self.spans.reserve(self.turns.heap_entries() + entries) {
@@ -141,13 +136,13 @@ impl Refunds {
     }
 
     /// Moves all times forward by `micros` microseconds.
-    pub(super) fn shift(&mut self, micros: u64) {
+    pub fn shift(&mut self, micros: u64) {
         self.totals.shift(micros);
         self.turns.shift(micros);
     }
 
     /// Allocated bytes.
-    pub(super) fn bytes(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         self.totals.bytes() + self.turns.bytes()
     }
 }

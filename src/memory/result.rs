@@ -16,13 +16,13 @@ use crate::{
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ChargeResult {
     /// Quota left after the charge, or without it if it was denied.
-    pub(super) usage: Usage,
+    pub usage: Usage,
     /// [`Retry::Now`] if the charge fits.
     retry: Retry,
     /// When an admitted request may start.
     start: Timestamp,
     /// Total refunds on the key before the charge, for a later refund of it. Only buckets have one.
-    pub(super) refunded_before: u64,
+    pub refunded_before: u64,
 }
 
 impl ChargeResult {
@@ -31,7 +31,7 @@ impl ChargeResult {
     /// The total of refunds is 0; the shard sets it if the key has one.
     // Always inlined, because a result that is returned through memory costs more than the computation.
     #[inline(always)]
-    pub(super) fn of<C: Counting>(
+    pub fn of<C: Counting>(
         counter: &C,
         charge: &Charge<'_>,
         state: &C::State,
@@ -58,23 +58,19 @@ impl ChargeResult {
 
     /// Adds the policy's name, and the properties of its algorithm.
     #[inline]
-    pub(super) fn into_state(self, charge: &Charge<'_>) -> PolicyState {
+    pub fn into_state(self, charge: &Charge<'_>) -> PolicyState {
         charge.policy().counter().annotate(self.bare_state(charge))
     }
 
     /// As [`into_state`](Self::into_state), for a charge of a bucket: the algorithm is not looked up again.
     #[inline]
-    pub(super) fn into_bucket_state(
-        self,
-        bucket: &TokenBucket,
-        charge: &Charge<'_>,
-    ) -> PolicyState {
+    pub fn into_bucket_state(self, bucket: &TokenBucket, charge: &Charge<'_>) -> PolicyState {
         bucket.annotate(self.bare_state(charge))
     }
 
     /// As [`into_state`](Self::into_state), for a charge that fits, but was counted as a denied one.
     #[cold]
-    pub(super) fn into_counted_denial(self, charge: &Charge<'_>) -> PolicyState {
+    pub fn into_counted_denial(self, charge: &Charge<'_>) -> PolicyState {
         let retry = self.retry;
         let admitted = Self {
             retry: Retry::Now,
@@ -132,7 +128,7 @@ pub(super) enum Denials {
 impl Denials {
     /// Returns those of a decision.
     #[inline]
-    pub(super) fn of(charges: &[Charge<'_>], prechecks: &[Precheck<'_>]) -> Self {
+    pub fn of(charges: &[Charge<'_>], prechecks: &[Precheck<'_>]) -> Self {
         let mut denials = Self::None;
         for (index, precheck) in prechecks.iter().enumerate() {
             if !precheck.fits && !charges[index].is_shadow() {
@@ -147,7 +143,7 @@ impl Denials {
 
     /// Returns whether the others let a charge that fits be made: there is none, or only that which it is a candidate for.
     #[inline]
-    pub(super) fn admit(self, charges: &[Charge<'_>], index: usize) -> bool {
+    pub fn admit(self, charges: &[Charge<'_>], index: usize) -> bool {
         match self {
             Self::None => true,
             Self::One(denied) => denied + 1 == index && charges[index].is_candidate(),
@@ -165,17 +161,17 @@ impl Denials {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Precheck<'a> {
     /// Whether the policy admits the charge.
-    pub(super) fits: bool,
+    pub fits: bool,
     /// Whether the key is banned under the policy's penalty.
-    pub(super) is_banned: bool,
+    pub is_banned: bool,
     /// Whether there is memory for another request in flight, if the charge takes slots.
-    pub(super) has_memory: bool,
+    pub has_memory: bool,
     /// Whether the charge adds a request in flight.
-    pub(super) takes_slots: bool,
+    pub takes_slots: bool,
     /// Index of the key's shard.
-    pub(super) shard: usize,
+    pub shard: usize,
     /// The policy in whose overflow state the charge may be counted.
-    pub(super) overflow: Option<&'a PolicyName>,
+    pub overflow: Option<&'a PolicyName>,
     /// Cost of the charge.
-    pub(super) units: u64,
+    pub units: u64,
 }

@@ -62,9 +62,9 @@ pub(super) struct Shard {
     /// Fixed windows.
     windows: KeyedStates<WindowState>,
     /// Concurrency.
-    pub(super) in_flight: InFlight,
+    pub in_flight: InFlight,
     /// Denials under penalties.
-    pub(super) bans: Bans,
+    pub bans: Bans,
     /// Refunds to buckets.
     refunds: Refunds,
     /// The step of the clock that all times here include, in microseconds.
@@ -151,7 +151,7 @@ macro_rules! for_all_states {
 
 impl Shard {
     /// Returns an empty shard.
-    pub(super) fn new(capacity: &Capacity) -> Self {
+    pub fn new(capacity: &Capacity) -> Self {
         Self {
             buckets: KeyedStates::new(capacity),
             logs: KeyedStates::new(capacity),
@@ -172,7 +172,7 @@ impl Shard {
     ///
     /// When the clock has stepped since, all times in the shard move with it, so that debts last as long as before.
     #[inline]
-    pub(super) fn now(&mut self, read: Reading, clock: &Clock) -> Timestamp {
+    pub fn now(&mut self, read: Reading, clock: &Clock) -> Timestamp {
         if self.has_step(read) {
             return read.now;
         }
@@ -183,13 +183,13 @@ impl Shard {
 
     /// Returns whether the shard's times include the same step of the clock as the reading.
     #[inline]
-    pub(super) fn has_step(&self, read: Reading) -> bool {
+    pub fn has_step(&self, read: Reading) -> bool {
         read.step == self.step
     }
 
     /// Moves all times forward by the latest step of the clock. `read` must be read while the shard is locked.
     #[cold]
-    pub(super) fn follow_step(&mut self, read: Reading) {
+    pub fn follow_step(&mut self, read: Reading) {
         let micros = read.step.saturating_sub(self.step);
         if micros == 0 {
             return;
@@ -201,14 +201,14 @@ impl Shard {
     }
 
     /// Number of keys in all tables. A key under two policies counts twice.
-    pub(super) fn keys(&self) -> usize {
+    pub fn keys(&self) -> usize {
         let mut keys = 0;
         for_all_states!(self, |states| keys += states.keys());
         keys
     }
 
     /// Allocated bytes of all tables, without the shard itself.
-    pub(super) fn bytes(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         let mut bytes = self.refunds.bytes() + self.bans.bytes();
         for_all_states!(self, |states| bytes += states.bytes());
         bytes
@@ -220,7 +220,7 @@ impl Shard {
     ///
     /// The state instead of a [`ChargeResult`], so that the result is computed after the shard is unlocked.
     #[inline]
-    pub(super) fn decide_bucket(
+    pub fn decide_bucket(
         &mut self,
         bucket: &TokenBucket,
         charge: &Charge<'_>,
@@ -236,7 +236,7 @@ impl Shard {
     /// Decides a charge that is alone in its decision, under any algorithm.
     ///
     /// The result is computed under the lock, because the state of a log is too large to copy.
-    pub(super) fn decide(
+    pub fn decide(
         &mut self,
         charge: &Charge<'_>,
         key: &KeyRef,
@@ -255,11 +255,7 @@ impl Shard {
     ///
     /// A later refund of this charge needs the total. `reset_at` is only called if any key of the shard has refunds.
     #[inline]
-    pub(super) fn refunded_before(
-        &mut self,
-        key: &KeyRef,
-        reset_at: impl FnOnce() -> Timestamp,
-    ) -> u64 {
+    pub fn refunded_before(&mut self, key: &KeyRef, reset_at: impl FnOnce() -> Timestamp) -> u64 {
         if self.refunds.is_empty() {
             return 0;
         }
@@ -274,7 +270,7 @@ impl Shard {
     /// Makes no charge. It may convert the state to a new limit, reserve memory, and reclaim ended leases.
     // Always inlined, as `conclude`.
     #[inline(always)]
-    pub(super) fn precheck<'a>(
+    pub fn precheck<'a>(
         &mut self,
         charge: &Charge<'a>,
         key: &KeyRef,
@@ -320,7 +316,7 @@ impl Shard {
     }
 
     /// Returns whether a charge that does not fit is denied for what other keys owe, or for lack of memory.
-    pub(super) fn is_denied_for_others(
+    pub fn is_denied_for_others(
         &mut self,
         charge: &Charge<'_>,
         key: &KeyRef,
@@ -336,7 +332,7 @@ impl Shard {
     /// If it is not made, a policy that counts denied requests is charged nevertheless.
     // Always inlined into its one caller, because a result that is returned through memory costs more.
     #[inline(always)]
-    pub(super) fn conclude(
+    pub fn conclude(
         &mut self,
         charge: &Charge<'_>,
         key: &KeyRef,
@@ -374,7 +370,7 @@ impl Shard {
 
     /// Lends the state of a key that was decided several times in a row, unless a decision on it may need the lock.
     #[inline]
-    pub(super) fn lend_if_hot(
+    pub fn lend_if_hot(
         &mut self,
         hot_key: &HotKey,
         bucket: &TokenBucket,
@@ -407,7 +403,7 @@ impl Shard {
 
     /// Ends the loan, if there is one. Called as soon as the shard is locked.
     #[inline]
-    pub(super) fn take_back(&mut self, hot_key: &HotKey) {
+    pub fn take_back(&mut self, hot_key: &HotKey) {
         if let Some(slot) = self.lent.take() {
             let state = self.buckets.state(slot);
             *state = state.with_tat(hot_key.take_back());
@@ -417,7 +413,7 @@ impl Shard {
     // === Corrections ===
 
     /// Corrects an earlier charge: charges the rest, refunds a part, or releases the slots.
-    pub(super) fn settle(&mut self, settlement: &Settlement, key: &KeyRef, now: Timestamp) {
+    pub fn settle(&mut self, settlement: &Settlement, key: &KeyRef, now: Timestamp) {
         let charge = settlement.charge();
         match settlement.correction() {
             Correction::Charge(units) => with_states!(self, charge, |counter, states| {
@@ -434,7 +430,7 @@ impl Shard {
     }
 
     /// Replaces the state of a charge's key by one with this usage, if there is room for a separate state.
-    pub(super) fn restore(&mut self, charge: &Charge<'_>, usage: Usage, now: Timestamp) {
+    pub fn restore(&mut self, charge: &Charge<'_>, usage: Usage, now: Timestamp) {
         let key = KeyRef::of(charge).adding(true);
         drop(self.refunds.take_turns(key.fingerprint));
         with_states!(self, charge, |counter, states| {
@@ -504,7 +500,7 @@ impl Shard {
     }
 
     /// Clears the state of a key under a policy, for every algorithm that may have counted it.
-    pub(super) fn reset(&mut self, fingerprint: Fingerprint) {
+    pub fn reset(&mut self, fingerprint: Fingerprint) {
         for_all_states!(self, |states| states.reset(fingerprint));
         self.bans.reset(fingerprint);
         drop(self.refunds.take_turns(fingerprint));

@@ -49,7 +49,7 @@ struct ChainedRecord<R: Record> {
 
 impl<R: Record> Slab<R> {
     /// Returns an empty slab, which allocates nothing.
-    pub(super) fn new() -> Self {
+    pub fn new() -> Self {
         Self {
             chunks: Vec::new(),
             len: 0,
@@ -58,32 +58,32 @@ impl<R: Record> Slab<R> {
     }
 
     /// Number of records, whose indices are below it.
-    pub(super) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.len
     }
 
     /// Number of records that fit without new memory.
     #[inline]
-    pub(super) fn spare(&self) -> usize {
+    pub fn spare(&self) -> usize {
         self.chunks.len() * CHUNK - self.len
     }
 
     /// Allocated bytes.
-    pub(super) fn bytes(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         size_of_val(&*self.heads)
             + self.chunks.capacity() * size_of::<Box<[ChainedRecord<R>]>>()
             + self.chunks.len() * CHUNK * size_of::<ChainedRecord<R>>()
     }
 
     /// Returns the peak number of bytes while a chunk is added.
-    pub(super) fn bytes_to_grow(&self) -> usize {
+    pub fn bytes_to_grow(&self) -> usize {
         let pointers = self.chunks_to_grow() * size_of::<Box<[ChainedRecord<R>]>>();
         let heads = self.heads_to_grow().saturating_sub(self.heads.len()) * size_of::<u32>();
         self.bytes() + CHUNK * size_of::<ChainedRecord<R>>() + pointers + heads
     }
 
     /// Adds a chunk.
-    pub(super) fn grow(&mut self) {
+    pub fn grow(&mut self) {
         if self.heads_to_grow() > 0 {
             self.rechain(self.heads_to_grow());
         }
@@ -97,7 +97,7 @@ impl<R: Record> Slab<R> {
     ///
     /// One unused chunk stays, so that a number of records that goes up and down does not allocate.
     #[inline]
-    pub(super) fn shrink(&mut self) -> bool {
+    pub fn shrink(&mut self) -> bool {
         if self.spare() < 2 * CHUNK {
             return false;
         }
@@ -112,7 +112,7 @@ impl<R: Record> Slab<R> {
 
     /// Returns the index of the first record in the chain of `hash` for which `matches` returns `true`.
     #[inline]
-    pub(super) fn find(&self, hash: u64, matches: impl Fn(&R) -> bool) -> Option<u32> {
+    pub fn find(&self, hash: u64, matches: impl Fn(&R) -> bool) -> Option<u32> {
         if self.len == 0 {
             return None;
         }
@@ -130,19 +130,19 @@ impl<R: Record> Slab<R> {
 
     /// Returns a copy of the record at an index.
     #[inline]
-    pub(super) fn get(&self, index: u32) -> R {
+    pub fn get(&self, index: u32) -> R {
         self.node(index).record
     }
 
     /// Replaces a record by another of the same hash.
     #[inline]
-    pub(super) fn set(&mut self, index: u32, record: R) {
+    pub fn set(&mut self, index: u32, record: R) {
         self.node_mut(index).record = record;
     }
 
     /// Adds a record, for which there must be [`spare`](Self::spare) memory. Returns its index.
     #[inline]
-    pub(super) fn insert(&mut self, record: R) -> u32 {
+    pub fn insert(&mut self, record: R) -> u32 {
         // Invariant: fewer records than 2^31, which would take 64 GiB.
         #[expect(clippy::cast_possible_truncation, reason = "below 2^31")]
         let index = self.len as u32;
@@ -154,7 +154,7 @@ impl<R: Record> Slab<R> {
 
     /// Removes a record and moves the last one to its index. Returns the former index of the moved record, if there is one.
     #[inline]
-    pub(super) fn remove(&mut self, index: u32) -> Option<u32> {
+    pub fn remove(&mut self, index: u32) -> Option<u32> {
         self.unchain(index);
         self.len -= 1;
         #[expect(clippy::cast_possible_truncation, reason = "below 2^31")]

@@ -125,7 +125,7 @@ pub(super) enum Place {
 
 impl<S: TableEntry> Table<S> {
     /// Returns an empty table, which allocates nothing before the first key.
-    pub(super) fn new(capacity: &Capacity) -> Self {
+    pub fn new(capacity: &Capacity) -> Self {
         Self {
             slots: Box::default(),
             taken: 0,
@@ -141,7 +141,7 @@ impl<S: TableEntry> Table<S> {
 
     /// Searches for a key, and for a slot that it could take.
     #[inline]
-    pub(super) fn find(&self, fingerprint: Fingerprint, now: u64) -> Place {
+    pub fn find(&self, fingerprint: Fingerprint, now: u64) -> Place {
         let slots = self.slots.len();
         if slots == 0 {
             return Place::Full;
@@ -168,7 +168,7 @@ impl<S: TableEntry> Table<S> {
     }
 
     /// Returns whether a key has no slot, and the other keys of its decision could take all slots within its reach.
-    pub(super) fn is_tight(&self, fingerprint: Fingerprint, now: u64) -> bool {
+    pub fn is_tight(&self, fingerprint: Fingerprint, now: u64) -> bool {
         let slots = self.slots.len();
         if slots < self.max_slots || matches!(self.find(fingerprint, now), Place::Found(_)) {
             return false;
@@ -182,7 +182,7 @@ impl<S: TableEntry> Table<S> {
 
     /// The state in a slot that [`find`](Self::find) returned.
     #[inline]
-    pub(super) fn state(&mut self, index: usize) -> &mut S {
+    pub fn state(&mut self, index: usize) -> &mut S {
         &mut self.slots[index].state
     }
 
@@ -191,7 +191,7 @@ impl<S: TableEntry> Table<S> {
     /// # Errors
     ///
     /// The state, when no slot is free and the table cannot grow.
-    pub(super) fn insert(&mut self, fingerprint: Fingerprint, state: S, now: u64) -> Result<(), S> {
+    pub fn insert(&mut self, fingerprint: Fingerprint, state: S, now: u64) -> Result<(), S> {
         loop {
             let index = match self.find(fingerprint, now) {
                 Place::Found(index) => index,
@@ -213,18 +213,18 @@ impl<S: TableEntry> Table<S> {
 
     /// Updates the heap entries after the state in a slot has changed. `before` is their number before the change.
     #[inline]
-    pub(super) fn account(&mut self, index: usize, before: usize) {
+    pub fn account(&mut self, index: usize, before: usize) {
         self.heap_entries = self.heap_entries - before + self.slots[index].state.heap_entries();
     }
 
     /// Heap entries of all states.
     #[inline]
-    pub(super) fn heap_entries(&self) -> usize {
+    pub fn heap_entries(&self) -> usize {
         self.heap_entries
     }
 
     /// Frees the memory of all idle keys, so that another key can have `entries` entries.
-    pub(super) fn evict_for(&mut self, entries: usize, now: u64) {
+    pub fn evict_for(&mut self, entries: usize, now: u64) {
         self.evict_cooldown = self.evict_cooldown.saturating_sub(entries);
         if self.evict_cooldown > 0 {
             return;
@@ -246,18 +246,18 @@ impl<S: TableEntry> Table<S> {
 
     /// Returns when an absent key owes nothing any more at the latest, in microseconds since the Unix epoch.
     #[inline]
-    pub(super) fn evicted_until(&self) -> u64 {
+    pub fn evicted_until(&self) -> u64 {
         self.evicted_until
     }
 
     /// Number of slots that are not empty, whether their keys are in debt or not.
     #[inline]
-    pub(super) fn taken(&self) -> usize {
+    pub fn taken(&self) -> usize {
         self.taken
     }
 
     /// Allocated bytes: the slots and the heap memory of their states.
-    pub(super) fn bytes(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         let heap: usize = self.slots.iter().map(|slot| slot.state.bytes()).sum();
         size_of_val(&*self.slots) + heap
     }
@@ -396,7 +396,7 @@ impl<S: TableEntry> Table<S> {
     }
 
     /// Moves all times forward by `micros` microseconds.
-    pub(super) fn shift(&mut self, micros: u64) {
+    pub fn shift(&mut self, micros: u64) {
         self.evicted_until = self.evicted_until.saturating_add(micros);
         let taken = |slot: &&mut Slot<S>| slot.fingerprint != Fingerprint::EMPTY;
         for slot in self.slots.iter_mut().filter(taken) {

@@ -37,11 +37,11 @@ pub(super) struct Tickets {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Taken {
     /// The ticket as a number.
-    pub(super) ticket: u64,
+    pub ticket: u64,
     /// Number of slots.
-    pub(super) units: u32,
+    pub units: u32,
     /// End of the lease, in microseconds since the Unix epoch; [`HELD`] once the slots are held.
-    pub(super) ends: u64,
+    pub ends: u64,
 }
 
 /// A key with slots in use.
@@ -100,7 +100,7 @@ impl KeyRecord {
 
 impl Tickets {
     /// Returns a store without tickets, which allocates nothing.
-    pub(super) fn new() -> Self {
+    pub fn new() -> Self {
         Self {
             keys: Slab::new(),
             slots: Slab::new(),
@@ -109,25 +109,25 @@ impl Tickets {
 
     /// Returns the index of a key's record.
     #[inline]
-    pub(super) fn find(&self, fingerprint: Fingerprint) -> Option<u32> {
+    pub fn find(&self, fingerprint: Fingerprint) -> Option<u32> {
         let matches = |record: &KeyRecord| record.fingerprint == fingerprint;
         self.keys.find(fingerprint.low(), matches)
     }
 
     /// Units of a key that are in use.
     #[inline]
-    pub(super) fn used(&self, key: u32) -> u64 {
+    pub fn used(&self, key: u32) -> u64 {
         u64::from(self.keys.get(key).used)
     }
 
     /// Lower bound of the ends of a key's leases.
     #[inline]
-    pub(super) fn soonest(&self, key: u32) -> u64 {
+    pub fn soonest(&self, key: u32) -> u64 {
         self.keys.get(key).soonest
     }
 
     /// Adds a ticket to a key that may have none yet. There must be memory for it.
-    pub(super) fn take(&mut self, fingerprint: Fingerprint, taken: Taken) {
+    pub fn take(&mut self, fingerprint: Fingerprint, taken: Taken) {
         let Some(key) = self.find(fingerprint) else {
             self.keys.insert(KeyRecord {
                 fingerprint,
@@ -157,7 +157,7 @@ impl Tickets {
     /// Removes the lease of a ticket, so that its slots stay taken. Returns `false` if the key has no such ticket.
     ///
     /// The lower bound of a list's leases stays as it is: at its end, one search through the list corrects it.
-    pub(super) fn hold(&mut self, key: u32, ticket: u64) -> bool {
+    pub fn hold(&mut self, key: u32, ticket: u64) -> bool {
         let mut record = self.keys.get(key);
         if record.is_only(ticket) {
             record.soonest = HELD;
@@ -174,7 +174,7 @@ impl Tickets {
     }
 
     /// Removes a ticket from a key, if the key has it.
-    pub(super) fn release(&mut self, key: u32, ticket: u64) {
+    pub fn release(&mut self, key: u32, ticket: u64) {
         let record = self.keys.get(key);
         if record.is_only(ticket) {
             self.remove_key(key);
@@ -187,7 +187,7 @@ impl Tickets {
     }
 
     /// Removes all tickets of a key.
-    pub(super) fn remove(&mut self, key: u32) {
+    pub fn remove(&mut self, key: u32) {
         while self.keys.get(key).first != NONE {
             self.remove_slots(key, self.keys.get(key).first);
         }
@@ -198,7 +198,7 @@ impl Tickets {
     ///
     /// Returns `false` if no ticket is left. The key's record is removed then, and another one may have its index.
     #[inline]
-    pub(super) fn end_leases(&mut self, key: u32, now: u64) -> bool {
+    pub fn end_leases(&mut self, key: u32, now: u64) -> bool {
         self.soonest(key) > now || self.end_some_leases(key, now)
     }
 
@@ -228,7 +228,7 @@ impl Tickets {
     }
 
     /// Moves all times forward by `micros` microseconds.
-    pub(super) fn shift(&mut self, micros: u64) {
+    pub fn shift(&mut self, micros: u64) {
         for key in (0..).take(self.keys.len()) {
             let mut record = self.keys.get(key);
             record.soonest = record.soonest.saturating_add(micros);
@@ -244,23 +244,23 @@ impl Tickets {
     // === Memory ===
 
     /// Number of keys, whose indices are below it.
-    pub(super) fn keys(&self) -> usize {
+    pub fn keys(&self) -> usize {
         self.keys.len()
     }
 
     /// Number of records, of keys and of tickets in lists.
-    pub(super) fn records(&self) -> usize {
+    pub fn records(&self) -> usize {
         self.keys.len() + self.slots.len()
     }
 
     /// Allocated bytes.
-    pub(super) fn bytes(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         self.keys.bytes() + self.slots.bytes()
     }
 
     /// Returns the peak number of bytes while memory is added for `tickets` tickets, or `None` if there is enough.
     #[inline]
-    pub(super) fn bytes_to_grow(&self, tickets: usize) -> Option<usize> {
+    pub fn bytes_to_grow(&self, tickets: usize) -> Option<usize> {
         if self.keys.spare() < tickets {
             Some(self.keys.bytes_to_grow() + self.slots.bytes())
         } else if self.slots.spare() < 2 * tickets {
@@ -271,7 +271,7 @@ impl Tickets {
     }
 
     /// Adds one chunk of memory for `tickets` tickets. The first ticket of a key takes one record, the second takes two.
-    pub(super) fn grow(&mut self, tickets: usize) {
+    pub fn grow(&mut self, tickets: usize) {
         if self.keys.spare() < tickets {
             self.keys.grow();
         } else {
@@ -281,7 +281,7 @@ impl Tickets {
 
     /// Frees one unneeded chunk of memory. Returns whether there was one.
     #[inline]
-    pub(super) fn shrink(&mut self) -> bool {
+    pub fn shrink(&mut self) -> bool {
         self.keys.shrink() || self.slots.shrink()
     }
 

@@ -60,8 +60,8 @@ struct SetCosts {
 /// The policies of a layer whose rules settle, and where a wrong name is reported.
 #[derive(Debug)]
 pub(crate) struct SettledPolicies {
-    pub(crate) names: Box<[PolicyName]>,
-    pub(crate) warnings: Arc<WarningLog>,
+    pub names: Box<[PolicyName]>,
+    pub warnings: Arc<WarningLog>,
 }
 
 impl ActualCost {

@@ -41,7 +41,7 @@ pub(crate) enum CurrentRules {
 impl CurrentRules {
     /// Returns the admission for the next request, which keeps it to its end. Takes no lock.
     #[inline]
-    pub(crate) fn load(&self) -> Loaded<'_> {
+    pub fn load(&self) -> Loaded<'_> {
         match self {
             Self::Fixed(admission) => Loaded::Fixed(admission),
             #[cfg(feature = "reload")]
@@ -50,7 +50,7 @@ impl CurrentRules {
     }
 
     /// Changes a setting of the current admission. No replacement happens meanwhile, so the change is not lost.
-    pub(super) fn change<T>(&self, change: impl FnOnce(&Admission) -> T) -> T {
+    pub fn change<T>(&self, change: impl FnOnce(&Admission) -> T) -> T {
         #[cfg(feature = "reload")]
         if let Self::Replaceable(replaceable) = self {
             let _unchanged = replaceable.replacing.lock();
@@ -60,7 +60,7 @@ impl CurrentRules {
     }
 
     /// Returns the limiter, which is the same for all admissions.
-    pub(super) fn limiter(&self) -> &RateLimiter {
+    pub fn limiter(&self) -> &RateLimiter {
         match self {
             Self::Fixed(admission) => &admission.limiter,
             #[cfg(feature = "reload")]
@@ -107,7 +107,7 @@ pub(crate) struct Replaceable {
 #[cfg(feature = "reload")]
 impl Replaceable {
     /// Returns an admission that can be replaced.
-    pub(crate) fn new(admission: Admission) -> Self {
+    pub fn new(admission: Admission) -> Self {
         Self {
             limiter: admission.limiter.clone(),
             admission: ArcSwap::from_pointee(admission),
@@ -121,7 +121,7 @@ impl Replaceable {
     /// # Errors
     ///
     /// That of `next`; the old admission stays.
-    pub(crate) fn replace(
+    pub fn replace(
         &self,
         next: impl FnOnce(&Admission) -> Result<Admission, Error>,
     ) -> Result<(), Error> {
@@ -143,18 +143,18 @@ impl Replaceable {
 
     /// Calls `read` with the current admission.
     #[cfg(feature = "redis")]
-    pub(crate) fn with<T>(&self, read: impl FnOnce(&Admission) -> T) -> T {
+    pub fn with<T>(&self, read: impl FnOnce(&Admission) -> T) -> T {
         read(&self.admission.load())
     }
 
     /// Returns the limiter, which is the same for all admissions.
     #[cfg(feature = "redis")]
-    pub(crate) fn limiter(&self) -> &RateLimiter {
+    pub fn limiter(&self) -> &RateLimiter {
         &self.limiter
     }
 
     /// Keeps a value until the last layer and service is dropped. Only the first call has an effect.
-    pub(crate) fn accompany(&self, companion: impl Any + Send + Sync) {
+    pub fn accompany(&self, companion: impl Any + Send + Sync) {
         let _ = self.companion.set(Box::new(companion));
     }
 }

@@ -18,15 +18,15 @@ use super::settle::PendingSettlement;
 ///                               --> no key, forbidden, or client gone   --> the charge is kept
 /// ```
 pub(super) struct FirstDecision {
-    pub(super) decision: Decision,
-    pub(super) charges: Box<[OwnedCharge]>,
+    pub decision: Decision,
+    pub charges: Box<[OwnedCharge]>,
     /// Number of each charge's rule.
-    pub(super) rules: RuleNumbers,
+    pub rules: RuleNumbers,
     /// Settles the charges; `None` if nothing was charged.
-    pub(super) settlement: Option<Box<PendingSettlement>>,
+    pub settlement: Option<Box<PendingSettlement>>,
     /// Whether the charges are kept until the request has ended.
-    pub(super) keeps_charges: bool,
-    pub(super) terms: Option<Box<[PolicyTerms]>>,
+    pub keeps_charges: bool,
+    pub terms: Option<Box<[PolicyTerms]>>,
 }
 
 /// Numbers of rules, one for each charge.
@@ -34,7 +34,7 @@ pub(super) type RuleNumbers = SmallVec<[usize; 2]>;
 
 impl FirstDecision {
     /// Returns these charges and those of the second decision, in the order of the rules.
-    pub(super) fn with<'a>(
+    pub fn with<'a>(
         &'a self,
         rules: &[usize],
         charges: &[Charge<'a>],
@@ -45,7 +45,7 @@ impl FirstDecision {
     }
 
     /// Joins both decisions and their charges. `second` admits too, or is `None`.
-    pub(super) fn join(
+    pub fn join(
         self,
         second: Option<(RuleNumbers, Decision)>,
         settlement: Option<Box<PendingSettlement>>,
@@ -75,7 +75,7 @@ impl FirstDecision {
     }
 
     /// Joins both decisions if the second denies, and refunds the charges of this one.
-    pub(super) fn denied_by(self, rules: &[usize], second: &Decision) -> Decision {
+    pub fn denied_by(self, rules: &[usize], second: &Decision) -> Decision {
         let states = self.decision.states().iter().zip(&self.charges);
         let states =
             states.map(|(state, charge)| charge.borrow().after_denial(*state, &self.decision));
@@ -86,13 +86,13 @@ impl FirstDecision {
     }
 
     /// Whether a charge costs 0.
-    pub(super) fn has_peeks(&self) -> bool {
+    pub fn has_peeks(&self) -> bool {
         let mut charges = self.charges.iter();
         charges.any(|charge| charge.borrow().units() == 0)
     }
 
     /// Refunds the charges.
-    pub(super) fn refund(self) {
+    pub fn refund(self) {
         if let Some(settlement) = self.settlement {
             settlement.refund();
         }

@@ -181,7 +181,7 @@ impl<'a> Nested<'a> {
 
     /// For a decision that is not inserted, since it denies.
     #[cold]
-    pub(super) fn not_admitted(extensions: &'a Extensions, inner: &'a Decision) -> Option<Self> {
+    pub fn not_admitted(extensions: &'a Extensions, inner: &'a Decision) -> Option<Self> {
         Some(Self {
             inner,
             latest: Some(extensions.get::<Decision>()?),
@@ -190,13 +190,13 @@ impl<'a> Nested<'a> {
     }
 
     /// Returns the decision of the inner layer.
-    pub(super) fn decision(&self) -> &'a Decision {
+    pub fn decision(&self) -> &'a Decision {
         self.inner
     }
 
     /// Returns a policy that both layers charged. Decisions with peeks are ignored: their states do not show which
     /// policies were charged.
-    pub(super) fn shared_policy(&self) -> Option<&'a PolicyState> {
+    pub fn shared_policy(&self) -> Option<&'a PolicyState> {
         if self.inner.has_peeks() {
             return None;
         }

@@ -49,17 +49,17 @@ pub(super) struct Resolution {
     /// The mode of the layer when the request came.
     layer: RuleMode,
     /// The request is rejected even if the store admits it, since it has no key for a rule.
-    pub(super) rejection: Option<Rejection>,
+    pub rejection: Option<Rejection>,
     /// Number of the rule of each charge that the store decides on.
-    pub(super) numbers: RuleNumbers,
+    pub numbers: RuleNumbers,
     /// The decision before the first lookup.
-    pub(super) first: Option<Box<FirstDecision>>,
+    pub first: Option<Box<FirstDecision>>,
     /// Ends when the lookups must; `None` before the first one.
-    pub(super) time_left: Option<Pin<Box<Sleep>>>,
+    pub time_left: Option<Pin<Box<Sleep>>>,
 }
 
 impl Resolution {
-    pub(super) fn new(rules: &[Rule], layer: RuleMode) -> Box<Self> {
+    pub fn new(rules: &[Rule], layer: RuleMode) -> Box<Self> {
         Box::new(Self {
             keys: rules.iter().map(|_| KeyResolution::New).collect(),
             layer,
@@ -71,14 +71,14 @@ impl Resolution {
     }
 
     /// For a request that is rejected if the store admits it.
-    pub(super) fn rejecting(rejection: Rejection) -> Box<Self> {
+    pub fn rejecting(rejection: Rejection) -> Box<Self> {
         let mut resolution = Self::new(&[], RuleMode::Enforce);
         resolution.rejection = Some(rejection);
         resolution
     }
 
     /// Resolves all that takes no lookup, and keeps the rejection of the first rule that has one.
-    pub(super) fn advance(&mut self, rules: &[Rule], limiter: &RateLimiter, parts: &Parts) {
+    pub fn advance(&mut self, rules: &[Rule], limiter: &RateLimiter, parts: &Parts) {
         let head = RequestHead::new(parts);
         for (rule, key) in rules.iter().zip(&mut self.keys) {
             let setting = rule.mode.get().within(self.layer);
@@ -93,14 +93,14 @@ impl Resolution {
     }
 
     /// Whether a lookup is due, for a request that is not rejected anyway.
-    pub(super) fn is_open(&self) -> bool {
+    pub fn is_open(&self) -> bool {
         use KeyResolution::{NeedsBlocks, NeedsKey, NeedsTier};
         let is_due = |key: &KeyResolution| matches!(key, NeedsBlocks(_) | NeedsKey | NeedsTier(_));
         self.rejection.is_none() && self.keys.iter().any(is_due)
     }
 
     /// Starts all lookups that are due.
-    pub(super) fn start_lookups(
+    pub fn start_lookups(
         &mut self,
         rules: &[Rule],
         limiter: &RateLimiter,
@@ -118,7 +118,7 @@ impl Resolution {
     /// # Errors
     ///
     /// The rejection of a caller whose tier is forbidden.
-    pub(super) fn charges<'a>(
+    pub fn charges<'a>(
         &'a self,
         rules: &'a [Rule],
         limiter: &RateLimiter,
@@ -136,13 +136,13 @@ impl Resolution {
     }
 
     /// Keeps the first decision, so that its charges are not made again.
-    pub(super) fn note_first(&mut self, first: FirstDecision) {
+    pub fn note_first(&mut self, first: FirstDecision) {
         self.first = Some(Box::new(first));
         self.end_resolved();
     }
 
     /// Charges nothing more under the rules whose key and tier are known.
-    pub(super) fn end_resolved(&mut self) {
+    pub fn end_resolved(&mut self) {
         for key in &mut self.keys {
             if let KeyResolution::Resolved(..) | KeyResolution::Unlimited(_) = key {
                 *key = KeyResolution::Done;

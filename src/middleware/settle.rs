@@ -33,7 +33,7 @@ use super::{actual_cost::ActualCost, held::HeldCharges};
 ///
 /// Its holder drops the inner service's future or body first: both may set the [`ActualCost`] when they are dropped.
 pub(super) struct PendingSettlement {
-    pub(super) held: HeldCharges,
+    pub held: HeldCharges,
     rules: Arc<[Rule]>,
     /// Set by the handler.
     actual_cost: ActualCost,
@@ -69,7 +69,7 @@ struct Sent {
 }
 
 impl PendingSettlement {
-    pub(super) fn new(held: HeldCharges, rules: Arc<[Rule]>) -> Box<Self> {
+    pub fn new(held: HeldCharges, rules: Arc<[Rule]>) -> Box<Self> {
         Box::new(Self {
             held,
             rules,
@@ -83,7 +83,7 @@ impl PendingSettlement {
 
     /// Sets whether the charges are kept although the request has not started. They are then priced as those of a
     /// client that went away; otherwise they are refunded.
-    pub(super) fn set_standing(&mut self, is_standing: bool) {
+    pub fn set_standing(&mut self, is_standing: bool) {
         self.is_priced = is_standing && self.settles();
         if is_standing {
             self.held.start();
@@ -93,7 +93,7 @@ impl PendingSettlement {
     }
 
     /// Notes that the inner service is about to be called, and reads the handler's [`ActualCost`] if a rule settles.
-    pub(super) fn start(&mut self, method: &Method, extensions: &mut Extensions) {
+    pub fn start(&mut self, method: &Method, extensions: &mut Extensions) {
         self.is_connect = method == Method::CONNECT;
         self.is_head = method == Method::HEAD;
         self.is_priced = self.settles();
@@ -104,17 +104,17 @@ impl PendingSettlement {
     }
 
     /// Takes over the charges of another decision on the same request.
-    pub(super) fn join(&mut self, mut other: Self) {
+    pub fn join(&mut self, mut other: Self) {
         self.held.holds.append(&mut other.held.holds);
     }
 
     /// Leaves the charges as they were made.
-    pub(super) fn keep(mut self) {
+    pub fn keep(mut self) {
         self.held.holds.drain(..).for_each(Hold::forget);
     }
 
     /// Refunds the charges, since another policy denies the request. A policy that counts denied requests keeps its own.
-    pub(super) fn refund(mut self) {
+    pub fn refund(mut self) {
         mem::take(&mut self.held).settle(
             |_, policy, charged| {
                 if policy.counts_denied() { charged } else { 0 }
@@ -123,14 +123,14 @@ impl PendingSettlement {
     }
 
     /// Settles the charges of a request that the layer itself rejects.
-    pub(super) fn reject<B>(mut self, response: &Response<B>) {
+    pub fn reject<B>(mut self, response: &Response<B>) {
         self.set_standing(true);
         self.end(Some(response));
         self.note_end();
     }
 
     /// Notes the outcome of the inner service: the head of its response, or `None` for an error.
-    pub(super) fn end<B>(&mut self, response: Option<&Response<B>>) {
+    pub fn end<B>(&mut self, response: Option<&Response<B>>) {
         if response.is_some_and(|response| self.is_upgrade(response.status())) {
             self.note_upgrade();
         }
@@ -163,7 +163,7 @@ impl PendingSettlement {
     }
 
     /// Notes that bytes of the body were sent.
-    pub(super) fn note_sent(&mut self, bytes: usize) {
+    pub fn note_sent(&mut self, bytes: usize) {
         if let Progress::Responded(sent) = &mut self.progress
             && let Some(left) = &mut sent.left
         {
@@ -175,14 +175,14 @@ impl PendingSettlement {
     }
 
     /// Notes the end of the body.
-    pub(super) fn note_end(&self) {
+    pub fn note_end(&self) {
         if let Progress::Responded(sent) = &self.progress {
             sent.has_ended.store(true, Ordering::Relaxed);
         }
     }
 
     /// Notes that the body returned an error.
-    pub(super) fn note_body_failed(&mut self) {
+    pub fn note_body_failed(&mut self) {
         if let Progress::Responded(sent) = &mut self.progress {
             sent.body = BodyOutcome::Failed;
         }

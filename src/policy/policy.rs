@@ -548,12 +548,12 @@ pub enum OnOutage {
 /// Policies compute it once and use it as the key that hashes what they count. Debug output omits it: it is a secret.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct NameHash {
-    pub(crate) low: u64,
-    pub(crate) high: u64,
+    pub low: u64,
+    pub high: u64,
 }
 
 impl NameHash {
-    pub(crate) fn of(name: &PolicyName) -> Self {
+    pub fn of(name: &PolicyName) -> Self {
         let hash = PROCESS_KEY.hash(name.as_bytes());
         Self {
             low: hash.h1,

@@ -13,7 +13,7 @@ pub(super) struct Message {
 
 impl Message {
     /// `google.rpc.Status`.
-    pub(super) fn status(code: u8, message: &str, details: &[Self]) -> Self {
+    pub fn status(code: u8, message: &str, details: &[Self]) -> Self {
         let status = Self::default().number(1, u64::from(code)).text(2, message);
         details
             .iter()
@@ -21,7 +21,7 @@ impl Message {
     }
 
     /// `google.rpc.RetryInfo` as a detail.
-    pub(super) fn retry_info(wait: Duration) -> Self {
+    pub fn retry_info(wait: Duration) -> Self {
         let wait = Self::default()
             .number(1, wait.as_secs())
             .number(2, u64::from(wait.subsec_nanos()));
@@ -29,7 +29,7 @@ impl Message {
     }
 
     /// `google.rpc.QuotaFailure` as a detail, with a subject and a description for each violation.
-    pub(super) fn quota_failure<'a>(violations: impl Iterator<Item = (&'a str, String)>) -> Self {
+    pub fn quota_failure<'a>(violations: impl Iterator<Item = (&'a str, String)>) -> Self {
         let failure = violations.fold(Self::default(), |failure, (subject, description)| {
             let violation = Self::default().text(1, subject).text(2, &description);
             failure.nested(1, &violation.bytes)
@@ -38,7 +38,7 @@ impl Message {
     }
 
     /// Returns the message in base64 without padding, as headers of binary values contain it.
-    pub(super) fn base64(&self) -> String {
+    pub fn base64(&self) -> String {
         let mut text = String::with_capacity(self.bytes.len().div_ceil(3) * 4);
         for chunk in self.bytes.chunks(3) {
             let byte = |index: usize| u32::from(chunk.get(index).copied().unwrap_or_default());

@@ -270,7 +270,7 @@ impl Rejection {
 /// Label, status and challenge of an extractor whose key is missing.
 #[derive(Clone, Debug)]
 pub(crate) struct MissingKeyDetail<'a> {
-    pub(crate) label: &'a str,
+    pub label: &'a str,
     status: StatusCode,
     challenge: Option<HeaderValue>,
 }
@@ -278,7 +278,7 @@ pub(crate) struct MissingKeyDetail<'a> {
 impl<'a> MissingKeyDetail<'a> {
     /// For a key that is not in the request.
     #[cold]
-    pub(crate) fn of(extractor: &'a dyn KeyExtractor, parts: &Parts) -> Self {
+    pub fn of(extractor: &'a dyn KeyExtractor, parts: &Parts) -> Self {
         Self {
             label: extractor.missing_label(parts),
             status: extractor.missing_status(parts),
@@ -288,7 +288,7 @@ impl<'a> MissingKeyDetail<'a> {
 
     /// For a key that a lookup did not find.
     #[cold]
-    pub(crate) fn of_lookup(extractor: &'a dyn AsyncKeyExtractor) -> Self {
+    pub fn of_lookup(extractor: &'a dyn AsyncKeyExtractor) -> Self {
         Self {
             label: extractor.label(),
             status: extractor.missing_status(),

@@ -59,7 +59,7 @@ pub(super) struct SharedBlocks {
 
 impl SharedBlocks {
     /// Returns blocks of which none is known yet.
-    pub(super) fn new(clock: Option<Clock>) -> Arc<Self> {
+    pub fn new(clock: Option<Clock>) -> Arc<Self> {
         let server_clock = clock.clone();
         let server_clock = server_clock.unwrap_or_else(|| Clock::of_server(Clock::system()));
         Arc::new(Self {
@@ -72,7 +72,7 @@ impl SharedBlocks {
         })
     }
 
-    pub(super) fn list(&self) -> &Arc<BlockList> {
+    pub fn list(&self) -> &Arc<BlockList> {
         &self.list
     }
 
@@ -81,11 +81,7 @@ impl SharedBlocks {
     /// # Errors
     ///
     /// Those of [`run`](Self::run), and [`ErrorKind::Unavailable`] if too many keys are blocked.
-    pub(super) async fn change(
-        &self,
-        cluster: &Cluster,
-        change: &BlockChange,
-    ) -> Result<(), Error> {
+    pub async fn change(&self, cluster: &Cluster, change: &BlockChange) -> Result<(), Error> {
         let reply = self.run(cluster, |command| match change {
             BlockChange::Block(block) => command
                 .arg("B")
@@ -119,7 +115,7 @@ impl SharedBlocks {
     /// # Errors
     ///
     /// Those of [`take_over`](Self::take_over). What came before stays.
-    pub(super) async fn refresh(self: &Arc<Self>, cluster: &Arc<Cluster>) -> Result<(), Error> {
+    pub async fn refresh(self: &Arc<Self>, cluster: &Arc<Cluster>) -> Result<(), Error> {
         if !self.take_over(cluster).await? {
             return Ok(());
         }

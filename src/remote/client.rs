@@ -72,41 +72,41 @@ pub(super) trait Nodes: Debug + Send + Sync {
 #[derive(Debug)]
 pub(super) struct Client {
     /// The address of the server; `None` if only the application's pool has it.
-    pub(super) address: Option<NodeAddress>,
+    pub address: Option<NodeAddress>,
     /// The waiting requests, the calls in flight and the connections.
-    pub(super) scheduler: Scheduler,
+    pub scheduler: Scheduler,
     /// Makes the keys.
-    pub(super) keyspace: Arc<Keyspace>,
+    pub keyspace: Arc<Keyspace>,
     /// The longest time that a decision takes, with all waits.
-    pub(super) deadline: Duration,
+    pub deadline: Duration,
     /// The caller's clock, if the script must not take the server's time.
-    pub(super) clock: Option<Clock>,
+    pub clock: Option<Clock>,
     /// Warns about a server that is not fit to keep counts.
-    pub(super) check: Arc<ServerCheck>,
+    pub check: Arc<ServerCheck>,
     /// The thread that keeps the deadlines.
-    pub(super) watchdog: Arc<Watchdog>,
+    pub watchdog: Arc<Watchdog>,
     /// Records the latency of calls.
     #[cfg(feature = "metrics")]
-    pub(super) metrics: CallMetrics,
+    pub metrics: CallMetrics,
     /// Reports the calls to the breaker.
-    pub(super) calls: Calls,
+    pub calls: Calls,
     /// Registers this instance among those that share the server.
-    pub(super) registration: Arc<Registration>,
+    pub registration: Arc<Registration>,
     /// Slots that nobody holds, whose release is not confirmed.
-    pub(super) releases: RetryQueue<Settlement>,
+    pub releases: RetryQueue<Settlement>,
     /// Whether the check of the server's eviction policy was started.
-    pub(super) has_checked_eviction: AtomicBool,
+    pub has_checked_eviction: AtomicBool,
     /// Whether the next dial begins at once, although the last ones failed.
     skips_next_backoff: AtomicBool,
     runs: Mutex<LatestRuns>,
     /// Where dispatchers start.
-    pub(super) callers: CallersRuntime,
+    pub callers: CallersRuntime,
     /// When it was found to have been promoted the last time, in microseconds since the Unix epoch; 0 for never.
     promoted_at: AtomicU64,
     /// Whether the server has replied to a call.
     has_replied: AtomicBool,
     /// Whether the server is part of a cluster. All its nodes share this.
-    pub(super) mode: Arc<ServerMode>,
+    pub mode: Arc<ServerMode>,
     /// The other nodes of the cluster.
     nodes: OnceLock<Weak<dyn Nodes>>,
 }
@@ -116,7 +116,7 @@ impl Client {
     /// the first decision.
     ///
     /// `address` is `None` if only the application's pool has it.
-    pub(super) fn new(
+    pub fn new(
         address: Option<NodeAddress>,
         lanes: Box<[Arc<Lane>]>,
         keyspace: Keyspace,
@@ -151,7 +151,7 @@ impl Client {
     }
 
     /// Returns a client for another node of the same cluster, without connections.
-    pub(super) fn for_node(&self, address: NodeAddress, lanes: Box<[Arc<Lane>]>) -> Arc<Self> {
+    pub fn for_node(&self, address: NodeAddress, lanes: Box<[Arc<Lane>]>) -> Arc<Self> {
         Self {
             #[cfg(feature = "metrics")]
             metrics: CallMetrics::new(Some(address.to_string())),
@@ -185,19 +185,19 @@ impl Client {
     }
 
     /// Sets the cluster that the server may be part of. Only the first call has an effect.
-    pub(super) fn join(&self, nodes: Weak<dyn Nodes>) {
+    pub fn join(&self, nodes: Weak<dyn Nodes>) {
         let _ = self.nodes.set(nodes);
     }
 
     /// Returns the client of the node that a redirect leads to; `None` if it cannot be reached, since only the
     /// application's pool has the settings of connections.
-    pub(super) fn follow(&self, redirect: &Redirect) -> Option<Arc<Self>> {
+    pub fn follow(&self, redirect: &Redirect) -> Option<Arc<Self>> {
         self.note_mode(true);
         self.nodes()?.follow(redirect, self.address.as_ref())
     }
 
     /// Returns an identity that only probes use. In a cluster its slot is at this server, if it has any.
-    pub(super) fn probe_identity(&self) -> String {
+    pub fn probe_identity(&self) -> String {
         let nodes = self
             .nodes()
             .filter(|_| self.mode.is_cluster() == Some(true));
@@ -206,7 +206,7 @@ impl Client {
     }
 
     /// Returns the client of the node that has this slot now; `None` if that is not known.
-    pub(super) fn client_of(&self, slot: u16) -> Option<Arc<Self>> {
+    pub fn client_of(&self, slot: u16) -> Option<Arc<Self>> {
         let nodes = self
             .nodes()
             .filter(|_| self.mode.is_cluster() == Some(true));
@@ -217,7 +217,7 @@ impl Client {
     /// dials in the background.
     ///
     /// `own` returns a connection to this server, which may have the keys, or redirects to their server.
-    pub(super) fn connection_for(
+    pub fn connection_for(
         &self,
         identity: &[u8],
         own: impl FnOnce() -> Option<LaneConnection>,
@@ -234,7 +234,7 @@ impl Client {
     }
 
     /// Notes whether the server is part of a cluster.
-    pub(super) fn note_mode(&self, is_cluster: bool) {
+    pub fn note_mode(&self, is_cluster: bool) {
         if self.mode.set(is_cluster) {
             self.refresh_nodes();
         }
@@ -244,7 +244,7 @@ impl Client {
     /// states: that is reported to the breaker, and the output of `replaced` is returned.
     ///
     /// The first calls on other connections to the same run wait here until that is done.
-    pub(super) fn note_run<T>(&self, run: ServerRun, replaced: impl FnOnce() -> T) -> Option<T> {
+    pub fn note_run<T>(&self, run: ServerRun, replaced: impl FnOnce() -> T) -> Option<T> {
         let mut runs = self.runs.lock();
         let is_replaced = runs.note(run, self.is_one_server());
         (is_replaced && self.calls.have_guard()).then(|| {
@@ -254,7 +254,7 @@ impl Client {
     }
 
     /// Returns whether there is no connection since the server failed. To an idle server there may be none either.
-    pub(super) fn is_down(&self) -> bool {
+    pub fn is_down(&self) -> bool {
         !self.scheduler.is_up() && self.scheduler.lanes().iter().any(|lane| lane.has_failed())
     }
 
@@ -272,21 +272,21 @@ impl Client {
     }
 
     /// Notes that this node has taken the place of another one, whose latest states it may lack.
-    pub(super) fn note_promoted(&self) {
+    pub fn note_promoted(&self) {
         self.calls.replaced();
         self.note_taken_over();
     }
 
     /// Notes that slots of the node whose place it has taken are found here from now on. Decisions that were submitted
     /// before have passed the breaker of the other node, which restores nothing here.
-    pub(super) fn note_taken_over(&self) {
+    pub fn note_taken_over(&self) {
         let now = Clock::system().now().as_micros();
         self.promoted_at.fetch_max(now, Ordering::Release);
     }
 
     /// Returns whether the node was found to have been promoted at this time or after it. A request that was submitted before
     /// would be decided without the states that it may lack.
-    pub(super) fn was_promoted_since(&self, time: Timestamp) -> bool {
+    pub fn was_promoted_since(&self, time: Timestamp) -> bool {
         self.promoted_at.load(Ordering::Acquire) >= time.as_micros()
     }
 
@@ -300,24 +300,24 @@ impl Client {
     }
 
     /// Returns the nodes of the cluster, unless the store was dropped.
-    pub(super) fn nodes(&self) -> Option<Arc<dyn Nodes>> {
+    pub fn nodes(&self) -> Option<Arc<dyn Nodes>> {
         self.nodes.get().and_then(Weak::upgrade)
     }
 
     /// Lets the next dial begin at once, although the last ones failed. The probe of the breaker has its own backoff.
-    pub(super) fn skip_next_backoff(&self) {
+    pub fn skip_next_backoff(&self) {
         self.skips_next_backoff.store(true, Ordering::Relaxed);
     }
 
     /// Returns whether a dial now skips the backoff, and resets that choice.
-    pub(super) fn take_backoff_skip(&self) -> bool {
+    pub fn take_backoff_skip(&self) -> bool {
         self.skips_next_backoff.swap(false, Ordering::Relaxed)
     }
 
     /// Reports a call with a reply to the breaker. `took` is without the delays of this process.
     ///
     /// `decided_at` is the time in a reply that came just now.
-    pub(super) fn report_reply(&self, took: Duration, decided_at: Option<Timestamp>) {
+    pub fn report_reply(&self, took: Duration, decided_at: Option<Timestamp>) {
         if !self.has_replied.load(Ordering::Relaxed) {
             self.has_replied.store(true, Ordering::Relaxed);
         }
@@ -325,7 +325,7 @@ impl Client {
     }
 
     /// Reports a call that failed to the breaker. Another node may have the slots by now.
-    pub(super) fn report_failure(&self, error: &Error) {
+    pub fn report_failure(&self, error: &Error) {
         self.refresh_nodes();
         let is_node = self.mode.is_cluster() == Some(true);
         if is_node
@@ -343,12 +343,12 @@ impl Client {
     }
 
     /// Returns the address of the server, for log events and metrics.
-    pub(super) fn server(&self) -> Option<String> {
+    pub fn server(&self) -> Option<String> {
         self.scheduler.lanes()[0].server()
     }
 
     /// Returns the error of a decision that the deadline ended in this phase.
-    pub(super) fn timeout_error(&self, phase: Phase) -> Error {
+    pub fn timeout_error(&self, phase: Phase) -> Error {
         let (missing, advice) = match phase {
             Phase::Connect => ("no connection to redis", self.scheduler.lanes()[0].advice()),
             Phase::Queue => ("no room for another call to redis", ""),
@@ -383,7 +383,7 @@ impl Drop for Client {
 #[derive(Debug)]
 pub(super) struct Watchdog {
     /// The longest time that a decision takes. The thread looks three times as often.
-    pub(super) deadline: Duration,
+    pub deadline: Duration,
     clients: Mutex<Vec<Weak<Client>>>,
     /// Whether the thread looks without being woken. Every decision reads it.
     is_awake: AtomicBool,
@@ -402,7 +402,7 @@ impl Watchdog {
     }
 
     /// Returns the clients to look at.
-    pub(super) fn clients(&self) -> Vec<Arc<Client>> {
+    pub fn clients(&self) -> Vec<Arc<Client>> {
         let mut clients = self.clients.lock();
         clients.retain(|client| client.strong_count() > 0);
         clients.iter().filter_map(Weak::upgrade).collect()
@@ -410,12 +410,12 @@ impl Watchdog {
 
     /// Returns whether the thread looks without being woken.
     #[inline]
-    pub(super) fn is_awake(&self) -> bool {
+    pub fn is_awake(&self) -> bool {
         self.is_awake.load(Ordering::Acquire)
     }
 
     /// Notes whether the thread looks without being woken.
-    pub(super) fn set_awake(&self, is_awake: bool) {
+    pub fn set_awake(&self, is_awake: bool) {
         self.is_awake.store(is_awake, Ordering::Release);
     }
 
@@ -424,10 +424,7 @@ impl Watchdog {
     /// # Errors
     ///
     /// That of `start`. The next call tries again.
-    pub(super) fn wake_or_start(
-        &self,
-        start: impl FnOnce() -> io::Result<Thread>,
-    ) -> io::Result<()> {
+    pub fn wake_or_start(&self, start: impl FnOnce() -> io::Result<Thread>) -> io::Result<()> {
         let mut thread = self.thread.lock();
         self.set_awake(true);
         if let Some(thread) = &*thread {

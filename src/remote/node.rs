@@ -58,7 +58,7 @@ use super::{
 /// A server: the only one, or a node of a cluster.
 #[derive(Clone, Debug)]
 pub(super) struct Node {
-    pub(super) client: Arc<Client>,
+    pub client: Arc<Client>,
     /// `None` in a store whose errors are the caller's.
     guard: Option<Arc<Guard>>,
 }
@@ -68,16 +68,12 @@ pub(super) type DecideInParts = fn(Node, &[OwnedCharge], Timestamp) -> StoreFutu
 
 impl Node {
     /// Returns a server with a guard in front of it, or without one.
-    pub(super) fn new(client: Arc<Client>, guard: Option<Arc<Guard>>) -> Self {
+    pub fn new(client: Arc<Client>, guard: Option<Arc<Guard>>) -> Self {
         Self { client, guard }
     }
 
     /// Decides on charges whose keys are all at this server.
-    pub(super) fn decide(
-        &self,
-        charges: &[Charge<'_>],
-        in_parts: DecideInParts,
-    ) -> StoreFuture<Decision> {
+    pub fn decide(&self, charges: &[Charge<'_>], in_parts: DecideInParts) -> StoreFuture<Decision> {
         let Some(guard) = &self.guard else {
             return send(&self.client, charges, in_parts);
         };
@@ -97,7 +93,7 @@ impl Node {
     }
 
     /// Decides without the guard, for a part of a decision that the guard concludes.
-    pub(super) fn decide_since(
+    pub fn decide_since(
         &self,
         charges: &[Charge<'_>],
         submitted_at: Timestamp,
@@ -112,12 +108,12 @@ impl Node {
     }
 
     /// Returns the server without the guard.
-    pub(super) fn unguarded(client: &Arc<Client>) -> Self {
+    pub fn unguarded(client: &Arc<Client>) -> Self {
         Self::new(Arc::clone(client), None)
     }
 
     /// Corrects charges where they were counted: at the server, or here during an outage.
-    pub(super) fn settle(&self, receipt: Receipt) -> StoreFuture<()> {
+    pub fn settle(&self, receipt: Receipt) -> StoreFuture<()> {
         match &self.guard {
             Some(guard) => guard.settle(receipt, |receipt| settle(&self.client, &receipt)),
             None => settle(&self.client, &receipt),
@@ -125,14 +121,14 @@ impl Node {
     }
 
     /// Marks slots that were taken here during an outage as held.
-    pub(super) fn hold(&self, receipt: &Receipt) {
+    pub fn hold(&self, receipt: &Receipt) {
         if let Some(guard) = &self.guard {
             guard.hold(receipt);
         }
     }
 
     /// Renews the leases of slots.
-    pub(super) fn renew(&self, charges: &[Charge<'_>]) -> StoreFuture<()> {
+    pub fn renew(&self, charges: &[Charge<'_>]) -> StoreFuture<()> {
         let renew = || renew(&self.client, charges);
         match &self.guard {
             Some(guard) => guard.call(
@@ -144,7 +140,7 @@ impl Node {
     }
 
     /// Resets a key, also as it is counted here.
-    pub(super) fn reset(&self, policy: &Policy, key: &Key) -> StoreFuture<()> {
+    pub fn reset(&self, policy: &Policy, key: &Key) -> StoreFuture<()> {
         let reset = || reset(&self.client, policy, key);
         match &self.guard {
             Some(guard) => guard.reset(policy, key, reset),
@@ -153,7 +149,7 @@ impl Node {
     }
 
     /// Returns the denials and the ban of a key.
-    pub(super) fn ban_record(&self, policy: &Policy, key: &Key) -> StoreFuture<Option<BanRecord>> {
+    pub fn ban_record(&self, policy: &Policy, key: &Key) -> StoreFuture<Option<BanRecord>> {
         let read = || ban_record(&self.client, policy, key);
         match &self.guard {
             Some(guard) => guard.ban_record(policy, key, read),
@@ -163,7 +159,7 @@ impl Node {
 
     /// Returns what the instances share of their top keys.
     #[cfg(feature = "top-keys")]
-    pub(super) fn shared_top_keys(&self) -> StoreFuture<Vec<Snapshot>> {
+    pub fn shared_top_keys(&self) -> StoreFuture<Vec<Snapshot>> {
         if self.guard.as_ref().is_some_and(|guard| guard.is_open()) {
             return StoreFuture::ready(Err(Error::new(
                 ErrorKind::Unavailable,
@@ -174,7 +170,7 @@ impl Node {
         StoreFuture::boxed(async move { fleet_top_keys::read(&client).await })
     }
 
-    pub(super) fn warnings(&self) -> Vec<Warning> {
+    pub fn warnings(&self) -> Vec<Warning> {
         let mut warnings = self.client.check.warnings();
         if let Some(guard) = &self.guard {
             guard.add_warnings(&mut warnings);
@@ -182,7 +178,7 @@ impl Node {
         warnings
     }
 
-    pub(super) fn stats(&self) -> Stats {
+    pub fn stats(&self) -> Stats {
         let server = ServerStats::new(self.client.server());
         #[cfg(feature = "dashboard")]
         let server = server.with_latency(self.client.metrics.latency());
@@ -193,13 +189,13 @@ impl Node {
         }
     }
 
-    pub(super) fn health(&self) -> Health {
+    pub fn health(&self) -> Health {
         let health = self.guard.as_ref().map(|guard| guard.health());
         health.unwrap_or_default()
     }
 
     /// Returns the guard.
-    pub(super) fn guard(&self) -> Option<&Arc<Guard>> {
+    pub fn guard(&self) -> Option<&Arc<Guard>> {
         self.guard.as_ref()
     }
 }

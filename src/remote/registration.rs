@@ -39,11 +39,11 @@ use super::shared_top_keys::SharedTopKeys;
 
 /// The needs of a registration.
 pub(super) struct Turn {
-    pub(super) connection: LaneConnection,
+    pub connection: LaneConnection,
     /// Warns of a server that refuses.
-    pub(super) check: Arc<ServerCheck>,
+    pub check: Arc<ServerCheck>,
     /// Finds the node that a redirect leads to. Returns whether it can be reached.
-    pub(super) follow: Box<dyn FnOnce(&Redirect) -> bool + Send>,
+    pub follow: Box<dyn FnOnce(&Redirect) -> bool + Send>,
 }
 
 /// The registration of this instance, once a breaker needs to know the fleet.
@@ -62,12 +62,12 @@ pub(super) struct Registration {
     was_redirected: AtomicBool,
     /// The top keys that this instance shares.
     #[cfg(feature = "top-keys")]
-    pub(super) top_keys: OnceLock<SharedTopKeys>,
+    pub top_keys: OnceLock<SharedTopKeys>,
 }
 
 impl Registration {
     /// Returns a registration under this key, which does nothing until it is started.
-    pub(super) fn new(key: RedisKey, clock: Option<Clock>) -> Arc<Self> {
+    pub fn new(key: RedisKey, clock: Option<Clock>) -> Arc<Self> {
         Arc::new(Self {
             key,
             clock,
@@ -81,17 +81,13 @@ impl Registration {
     }
 
     /// Returns the fleet, and registers this instance from now on.
-    pub(super) fn start(&self) -> Arc<Fleet> {
+    pub fn start(&self) -> Arc<Fleet> {
         Arc::clone(self.fleet.get_or_init(Arc::default))
     }
 
     /// Registers this instance in the background, if that is due. `turn` returns `None` without a connection.
     #[inline]
-    pub(super) fn renew_if_due(
-        self: &Arc<Self>,
-        now: Timestamp,
-        turn: impl FnOnce() -> Option<Turn>,
-    ) {
+    pub fn renew_if_due(self: &Arc<Self>, now: Timestamp, turn: impl FnOnce() -> Option<Turn>) {
         if let Some(fleet) = self.fleet.get()
             && self.take_turn(now)
             && let Some(turn) = turn()

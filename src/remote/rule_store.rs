@@ -55,7 +55,7 @@ enum RulesConnection {
 }
 
 impl RedisRuleStore {
-    pub(super) fn new(cluster: Arc<Cluster>) -> Self {
+    pub fn new(cluster: Arc<Cluster>) -> Self {
         Self {
             cluster,
             link: Arc::default(),

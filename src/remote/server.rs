@@ -21,14 +21,14 @@ use super::connection::TlsConfig;
 /// Settings of the server. Those that are set take the place of those in the URL.
 #[derive(Clone)]
 pub(super) struct ServerSettings {
-    pub(super) source: ServerSource,
-    pub(super) username: Option<String>,
-    pub(super) password: Option<String>,
-    pub(super) provider: Option<Provider>,
-    pub(super) database: Option<u32>,
-    pub(super) is_resp3: Option<bool>,
+    pub source: ServerSource,
+    pub username: Option<String>,
+    pub password: Option<String>,
+    pub provider: Option<Provider>,
+    pub database: Option<u32>,
+    pub is_resp3: Option<bool>,
     #[cfg(feature = "tls-rustls-no-provider")]
-    pub(super) tls: Option<TlsConfig>,
+    pub tls: Option<TlsConfig>,
 }
 
 /// Where the connections come from.
@@ -54,7 +54,7 @@ struct Target {
 
 impl ServerSettings {
     /// Returns the default settings.
-    pub(super) fn new(source: ServerSource) -> Self {
+    pub fn new(source: ServerSource) -> Self {
         Self {
             source,
             username: None,
@@ -73,7 +73,7 @@ impl ServerSettings {
     ///
     /// [`ErrorKind::InvalidUrl`], and [`ErrorKind::InvalidConfig`] for settings that contradict each other or cannot be
     /// used.
-    pub(super) fn endpoint(&self) -> Result<Endpoint, Error> {
+    pub fn endpoint(&self) -> Result<Endpoint, Error> {
         let target = match &self.source {
             ServerSource::Pool(pool) => return self.over_pool(pool),
             ServerSource::Url(url) => Target::of_url(url)?,

@@ -41,7 +41,7 @@ pub(super) struct SharedTopKeys {
 }
 
 impl SharedTopKeys {
-    pub(super) fn new(top_keys: TopKeys, keyspace: Arc<Keyspace>) -> Self {
+    pub fn new(top_keys: TopKeys, keyspace: Arc<Keyspace>) -> Self {
         Self {
             top_keys,
             keyspace,
@@ -50,7 +50,7 @@ impl SharedTopKeys {
     }
 
     /// Writes the current half, and the previous one if it is not complete. An error ends the write.
-    pub(super) async fn write(&self, connection: &mut LaneConnection, instance: u64) {
+    pub async fn write(&self, connection: &mut LaneConnection, instance: u64) {
         let [current, previous] = self.top_keys.halves();
         if self.completed.load(Ordering::Relaxed) != current.0 {
             if !self.write_half(connection, instance, &previous).await {
@@ -94,7 +94,7 @@ impl SharedTopKeys {
     }
 
     /// Returns the keys of the previous half of the window and of the current one.
-    pub(super) fn keys(&self) -> [RedisKey; 2] {
+    pub fn keys(&self) -> [RedisKey; 2] {
         let current = self.top_keys.current_half();
         [current.saturating_sub(1), current].map(|half| self.keyspace.top_keys_key(half))
     }

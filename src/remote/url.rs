@@ -18,12 +18,12 @@ use super::{connection::Address, protocol::NodeAddress};
 
 /// The contents of a URL.
 pub(super) struct ParsedUrl {
-    pub(super) location: Location,
-    pub(super) username: Option<String>,
-    pub(super) password: Option<String>,
-    pub(super) database: i64,
-    pub(super) is_resp3: bool,
-    pub(super) uses_tls: bool,
+    pub location: Location,
+    pub username: Option<String>,
+    pub password: Option<String>,
+    pub database: i64,
+    pub is_resp3: bool,
+    pub uses_tls: bool,
 }
 
 /// Where the server is.

@@ -46,24 +46,24 @@ use super::shares::SharePolicy;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Recovery {
     /// The middle of the time in which it may have happened.
-    pub(super) at: Timestamp,
+    pub at: Timestamp,
     /// When it had certainly happened.
-    pub(super) noticed_at: Timestamp,
+    pub noticed_at: Timestamp,
 }
 
 /// The state of a share at a time from which on local charges are not in the shared store.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Start {
-    pub(super) at: Timestamp,
+    pub at: Timestamp,
     /// The usage of the share.
-    pub(super) usage: Usage,
+    pub usage: Usage,
 }
 
 impl Start {
     /// Returns what was admitted since, from the share's usage at `now`. `None` if nothing is outstanding.
     ///
     /// The recovery may be one before the start.
-    pub(super) fn admitted(
+    pub fn admitted(
         &self,
         policies: &SharePolicy,
         usage: Usage,
@@ -92,7 +92,7 @@ impl Start {
     /// and is `after` it.
     ///
     /// It adds nothing to the units that are to be merged, and takes none of them.
-    pub(super) fn change_shared(
+    pub fn change_shared(
         &mut self,
         policies: &SharePolicy,
         (before, after): (Usage, Usage),

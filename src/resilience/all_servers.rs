@@ -29,17 +29,17 @@ use super::{
 /// The state that the guards of all servers share.
 #[derive(Debug)]
 pub(super) struct AllServers {
-    pub(super) modes: Modes,
-    pub(super) recent: RecentDecisions,
-    pub(super) stuck_slots: StuckSlots,
+    pub modes: Modes,
+    pub recent: RecentDecisions,
+    pub stuck_slots: StuckSlots,
     /// Findings about the server that only its decisions show.
-    pub(super) warnings: WarningLog,
+    pub warnings: WarningLog,
     /// Times outages.
-    pub(super) clock: Clock,
+    pub clock: Clock,
 }
 
 impl AllServers {
-    pub(super) fn new(clock: Clock, silenced: SilencedCodes) -> Self {
+    pub fn new(clock: Clock, silenced: SilencedCodes) -> Self {
         let now = clock.now();
         Self {
             modes: Modes::new(now),
@@ -51,14 +51,14 @@ impl AllServers {
     }
 
     /// Counts the latest decisions anew: an outage has begun or ended, which is logged instead.
-    pub(super) fn forget_recent(&self, now: Timestamp) {
+    pub fn forget_recent(&self, now: Timestamp) {
         self.recent.forget(now);
         self.recent.set_mode(&self.modes, now);
     }
 
     /// Notes that the decision on these charges failed, because no node decides on this slot. Returns whether an outage began
     /// with it, of which the caller must warn.
-    pub(super) fn slot_failed(
+    pub fn slot_failed(
         &self,
         (slot, error): (u16, &Error),
         charges: &[Charge<'_>],
@@ -85,7 +85,7 @@ impl AllServers {
     }
 
     /// Warns that no node decides on a slot.
-    pub(super) fn warn_of_slot(&self, slot: u16) {
+    pub fn warn_of_slot(&self, slot: u16) {
         self.warnings.report(Warning::new(
             Code::UnreachableSlots,
             format!("no node of the redis cluster decides on slot {slot}"),
@@ -93,7 +93,7 @@ impl AllServers {
     }
 
     /// Notes that no slot is stuck any more.
-    pub(super) fn slots_are_free(&self, outage: &SlotOutage) {
+    pub fn slots_are_free(&self, outage: &SlotOutage) {
         let now = self.clock.now();
         self.forget_recent(now);
         self.modes.closed(now);
@@ -108,13 +108,13 @@ impl AllServers {
 
     /// Looks whether many of the latest decisions failed or were shed, if it is time to.
     #[inline]
-    pub(super) fn look_at_recent(&self, now: Timestamp) {
+    pub fn look_at_recent(&self, now: Timestamp) {
         self.note_change(self.recent.look_if_due(now), now);
     }
 
     /// Applies and logs a change of the latest decisions, if there is one.
     #[inline]
-    pub(super) fn note_change(&self, change: Option<RecentChange>, now: Timestamp) {
+    pub fn note_change(&self, change: Option<RecentChange>, now: Timestamp) {
         if let Some(change) = change {
             self.apply(&change, now);
         }

@@ -27,13 +27,13 @@ use super::{
 /// A state that a merge restores, and the epoch in which it was doubtful.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Restored {
-    pub(super) mirrored: Mirrored,
-    pub(super) epoch: Epoch,
+    pub mirrored: Mirrored,
+    pub epoch: Epoch,
 }
 
 impl LocalCounts {
     /// Begins to merge the local charges of a key. `None` if it has none, or somebody else has begun.
-    pub(super) fn begin_merge(
+    pub fn begin_merge(
         &self,
         fingerprint: Fingerprint,
         history: &ServerHistory,
@@ -74,7 +74,7 @@ impl LocalCounts {
     }
 
     /// Notes how a merge ended. Without a result, it may have been made.
-    pub(super) fn end_merge(
+    pub fn end_merge(
         &self,
         fingerprint: Fingerprint,
         result: Option<Result<(), Error>>,
@@ -160,7 +160,7 @@ impl LocalCounts {
     ///
     /// The state stays doubtful until one such merge is confirmed: a decision after it may be sent on another connection,
     /// and arrive before it. So each of them restores the state itself. All these merges have one id, so the first counts.
-    pub(super) fn begin_restore(
+    pub fn begin_restore(
         &self,
         charge: &Charge<'_>,
         history: &ServerHistory,

@@ -105,7 +105,7 @@ pub(super) enum CallResult<'a> {
 
 impl Breaker {
     /// Creates a closed breaker for a store with this deadline per decision.
-    pub(super) fn new(deadline: Duration) -> Self {
+    pub fn new(deadline: Duration) -> Self {
         Self {
             is_open: AtomicBool::new(false),
             refuses_writes: AtomicBool::new(false),
@@ -115,38 +115,38 @@ impl Breaker {
     }
 
     #[inline]
-    pub(super) fn is_open(&self) -> bool {
+    pub fn is_open(&self) -> bool {
         self.is_open.load(Ordering::Acquire)
     }
 
     /// Returns whether the store has refused a write, and has done none since.
     #[inline]
-    pub(super) fn refuses_writes(&self) -> bool {
+    pub fn refuses_writes(&self) -> bool {
         self.refuses_writes.load(Ordering::Relaxed)
     }
 
     /// Returns the deadline of a decision.
-    pub(super) fn deadline(&self) -> Duration {
+    pub fn deadline(&self) -> Duration {
         self.deadline
     }
 
     /// Returns how long failures must last: two deadlines, within bounds.
-    pub(super) fn run_span(&self) -> Duration {
+    pub fn run_span(&self) -> Duration {
         (self.deadline * 2).clamp(SHORTEST_RUN, LONGEST_RUN)
     }
 
     /// Returns whether a reply that took this long counts as bad: more than half of the deadline.
-    pub(super) fn is_slow(&self, took: Duration) -> bool {
+    pub fn is_slow(&self, took: Duration) -> bool {
         took > self.deadline / 2
     }
 
     /// Returns when the failures began that opened the breaker, and why; `None` while it is closed.
-    pub(super) fn outage(&self) -> Option<Outage> {
+    pub fn outage(&self) -> Option<Outage> {
         self.state.lock().outage.clone()
     }
 
     /// Replaces the cause of the outage. Returns whether the text of the cause has changed; `false` while closed.
-    pub(super) fn replace_cause(&self, cause: &Error) -> bool {
+    pub fn replace_cause(&self, cause: &Error) -> bool {
         let mut state = self.state.lock();
         let Some(outage) = &mut state.outage else {
             return false;
@@ -157,7 +157,7 @@ impl Breaker {
     }
 
     /// Records how a call ended. Returns the cause of the outage if this call opens the breaker.
-    pub(super) fn record(&self, result: CallResult<'_>, now: Timestamp) -> Option<Error> {
+    pub fn record(&self, result: CallResult<'_>, now: Timestamp) -> Option<Error> {
         let mut state = self.state.lock();
         // ## Open => Open: calls that were under way when it opened change nothing
         if state.outage.is_some() {
@@ -173,7 +173,7 @@ impl Breaker {
     }
 
     /// Records that the store has done a write: not all writes are refused.
-    pub(super) fn record_write(&self) {
+    pub fn record_write(&self) {
         let mut state = self.state.lock();
         state.history.refused_writes = FailureRun::default();
         self.refuses_writes.store(false, Ordering::Relaxed);
@@ -182,7 +182,7 @@ impl Breaker {
     /// ## Open => Closed
     ///
     /// The history is empty afterwards. Returns the outage that has ended.
-    pub(super) fn close(&self) -> Option<Outage> {
+    pub fn close(&self) -> Option<Outage> {
         let mut state = self.state.lock();
         let before = std::mem::take(&mut *state);
         self.refuses_writes.store(false, Ordering::Relaxed);

@@ -15,7 +15,7 @@ pub(super) struct CallGuard<'a> {
 
 impl<'a> CallGuard<'a> {
     /// Starts a call.
-    pub(super) fn new(guard: &'a Guard) -> Self {
+    pub fn new(guard: &'a Guard) -> Self {
         let is_counted = !guard.reports_calls;
         Self {
             guard,
@@ -24,7 +24,7 @@ impl<'a> CallGuard<'a> {
     }
 
     /// Records how the call ended.
-    pub(super) fn end(mut self, result: &Result<Decision, Error>) {
+    pub fn end(mut self, result: &Result<Decision, Error>) {
         let Some(started) = self.started.take() else {
             return;
         };

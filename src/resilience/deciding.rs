@@ -33,7 +33,7 @@ pub(crate) enum Before {
 
 impl Guard {
     /// Decides here if the server cannot, or after the merges of what was admitted here.
-    pub(crate) fn before(self: &Arc<Self>, charges: &[Charge<'_>]) -> Before {
+    pub fn before(self: &Arc<Self>, charges: &[Charge<'_>]) -> Before {
         let decided = |decision| Before::Decided(StoreFuture::ready(Ok(decision)));
         if charges.is_empty() {
             return decided(Decision::new(CountedBy::Shared, self.clock.now(), []));
@@ -109,12 +109,12 @@ impl Guard {
 
     /// Returns whether the breaker is open.
     #[cfg(feature = "top-keys")]
-    pub(crate) fn is_open(&self) -> bool {
+    pub fn is_open(&self) -> bool {
         self.breaker.is_open()
     }
 
     /// Calls the server, unless the breaker is open. The message describes what was not done.
-    pub(crate) fn call(
+    pub fn call(
         self: &Arc<Self>,
         message: &'static str,
         call: impl FnOnce() -> StoreFuture<()>,
@@ -127,7 +127,7 @@ impl Guard {
     }
 
     /// Settles in the store that counted the charges, also after an outage has begun or ended.
-    pub(crate) fn settle(
+    pub fn settle(
         self: &Arc<Self>,
         receipt: Receipt,
         settle: impl FnOnce(Receipt) -> StoreFuture<()>,
@@ -146,7 +146,7 @@ impl Guard {
     }
 
     /// Holds the slots of a receipt that were taken here. Returns whether they were.
-    pub(crate) fn hold(&self, receipt: &Receipt) -> bool {
+    pub fn hold(&self, receipt: &Receipt) -> bool {
         let is_local = receipt.counted_by() == CountedBy::Fallback;
         if is_local {
             self.local.store.hold(receipt);
@@ -155,7 +155,7 @@ impl Guard {
     }
 
     /// Resets the key in both stores, since either may decide next.
-    pub(crate) fn reset(
+    pub fn reset(
         self: &Arc<Self>,
         policy: &Policy,
         key: &Key,
@@ -178,7 +178,7 @@ impl Guard {
     }
 
     /// Reads the ban of a key from where the next request would be decided.
-    pub(crate) fn ban_record(
+    pub fn ban_record(
         self: &Arc<Self>,
         policy: &Policy,
         key: &Key,
@@ -198,19 +198,19 @@ impl Guard {
     }
 
     /// Adds the findings that only decisions show.
-    pub(crate) fn add_warnings(&self, warnings: &mut Vec<Warning>) {
+    pub fn add_warnings(&self, warnings: &mut Vec<Warning>) {
         warnings.extend(self.all.warnings.warnings());
     }
 
     /// Adds the state of the breaker and the local counts to the stats of the server.
-    pub(crate) fn add_stats(&self, stats: Stats) -> Stats {
+    pub fn add_stats(&self, stats: Stats) -> Stats {
         self.metrics.show();
         let is_open = self.breaker.is_open();
         stats.behind_breaker(is_open, self.primary.server(), &self.local.store.stats())
     }
 
     /// Returns a channel that holds the present mode, and reports each change.
-    pub(crate) fn mode_changes(&self) -> watch::Receiver<Mode> {
+    pub fn mode_changes(&self) -> watch::Receiver<Mode> {
         self.all.modes.changes()
     }
 }

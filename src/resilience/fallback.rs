@@ -30,7 +30,7 @@ use super::{guard::Guard, local::LocalCounts, slot_probes};
 impl Guard {
     /// Decides if one of the charges is in a hash slot that no node decides on.
     #[inline]
-    pub(super) fn decide_stuck(&self, charges: &[Charge<'_>]) -> Option<Decision> {
+    pub fn decide_stuck(&self, charges: &[Charge<'_>]) -> Option<Decision> {
         let all = &self.all;
         all.stuck_slots.has_any(charges).then(|| {
             slot_probes::ensure(all);
@@ -39,13 +39,13 @@ impl Guard {
     }
 
     /// Decides because the primary is in an outage.
-    pub(super) fn decide_without(&self, charges: &[Charge<'_>]) -> Decision {
+    pub fn decide_without(&self, charges: &[Charge<'_>]) -> Decision {
         self.count();
         decide_locally(&self.local, charges)
     }
 
     /// Decides because the share of a key is used up, although the primary is available.
-    pub(super) fn decide_by_share(&self, charges: &[Charge<'_>]) -> Decision {
+    pub fn decide_by_share(&self, charges: &[Charge<'_>]) -> Decision {
         self.count();
         let decision = decide_counted(&self.local, charges);
         if decision.is_allowed() && has_choice(charges, OnOutage::Deny) {
@@ -125,7 +125,7 @@ impl Guard {
     }
 
     /// Returns the outages, if there are any, and the numbers of decisions made here.
-    pub(crate) fn health(&self) -> Health {
+    pub fn health(&self) -> Health {
         let (all, now) = (&self.all, self.clock.now());
         // Without decisions, nobody else looks.
         all.note_change(all.recent.look(now), now);
@@ -148,7 +148,7 @@ impl Guard {
     }
 
     /// Returns the decision of the primary, of which it notes the states, or in place of an error a local one.
-    pub(crate) fn conclude(
+    pub fn conclude(
         self: &Arc<Self>,
         result: Result<Decision, Error>,
         charges: &mut dyn Iterator<Item = Charge<'_>>,

@@ -49,12 +49,12 @@ struct Members {
 
 impl Fleet {
     /// Returns the fleet of an instance with a random id, which knows no other instance yet.
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         Self::with(None)
     }
 
     /// Returns a fleet of a fixed number of instances. Parts of a quota are rounded up then.
-    pub(crate) fn fixed(instances: NonZeroU64) -> Self {
+    pub fn fixed(instances: NonZeroU64) -> Self {
         Self::with(Some(instances))
     }
 
@@ -72,7 +72,7 @@ impl Fleet {
     }
 
     /// Returns the random id of this instance.
-    pub(crate) fn instance(&self) -> u64 {
+    pub fn instance(&self) -> u64 {
         self.this
     }
 
@@ -80,7 +80,7 @@ impl Fleet {
     ///
     /// An instance counts for 10 s more after the last report. So the number does not drop when a store loses its
     /// data and the instances register again one after the other.
-    pub(crate) fn learn(&self, instances: &[u64], now: Timestamp) {
+    pub fn learn(&self, instances: &[u64], now: Timestamp) {
         let mut members = self.members.lock();
         let gone: Vec<u64> = members
             .counted
@@ -108,7 +108,7 @@ impl Fleet {
     }
 
     /// Drops instances that have left, if the store reports no change.
-    pub(crate) fn confirm(&self, now: Timestamp) {
+    pub fn confirm(&self, now: Timestamp) {
         let mut members = self.members.lock();
         let has_left = |(_, until): &(u64, Timestamp)| *until <= now;
         if !members.leaving.iter().any(has_left) {
@@ -124,7 +124,7 @@ impl Fleet {
     }
 
     /// Returns the number of live instances, with this one; `None` before the store has reported any.
-    pub(crate) fn instances(&self) -> Option<u64> {
+    pub fn instances(&self) -> Option<u64> {
         if let Some(fixed) = self.fixed {
             return Some(fixed.get());
         }
@@ -133,7 +133,7 @@ impl Fleet {
     }
 
     /// Returns the part of a policy's quota that this instance grants to a key.
-    pub(crate) fn share(&self, policy: &PolicyName, key: &Key) -> Share {
+    pub fn share(&self, policy: &PolicyName, key: &Key) -> Share {
         if let Some(fixed) = self.fixed {
             // All instances have the first rank: nobody knows the others.
             return Share {
@@ -192,7 +192,7 @@ pub(crate) struct Share {
 
 impl Share {
     /// The whole quota, for an instance that is alone.
-    pub(crate) const WHOLE: Self = Self {
+    pub const WHOLE: Self = Self {
         instances: 1,
         rank: 0,
     };
@@ -201,7 +201,7 @@ impl Share {
     ///
     /// The parts of all instances sum to `units`; with a [fixed](Fleet::fixed) number of instances, to less than
     /// `units` plus that number.
-    pub(crate) fn of(self, units: u64) -> u64 {
+    pub fn of(self, units: u64) -> u64 {
         let (part, rest) = (units / self.instances, units % self.instances);
         part + u64::from(self.rank < rest)
     }

@@ -58,48 +58,44 @@ use super::{
 
 /// What stands in front of one server.
 pub(crate) struct Guard {
-    pub(super) primary: Arc<dyn Primary>,
+    pub primary: Arc<dyn Primary>,
     /// Also keeps the deadline of a decision.
     pub(super) breaker: Breaker,
     pub(super) probe_backoff: Mutex<ProbeBackoff>,
-    pub(super) probe_task: SingleTask,
+    pub probe_task: SingleTask,
     /// Number of probes of all servers of a cluster.
-    pub(super) probes: Arc<AtomicU64>,
+    pub probes: Arc<AtomicU64>,
     /// Charges what was admitted here to the server.
-    pub(super) merge_task: SingleTask,
+    pub merge_task: SingleTask,
     pub(super) history: ServerHistory,
     /// The counts of this process, which the guards of all servers share.
     pub(super) local: Arc<LocalCounts>,
     /// What the guards of all servers share besides.
     pub(super) all: Arc<AllServers>,
     /// Times outages and calls. Waits use the system clock, so probes go on while a test holds this one.
-    pub(super) clock: Clock,
+    pub clock: Clock,
     /// The clock of local decisions, which follows the server's while it replies.
-    pub(super) server_clock: Clock,
+    pub server_clock: Clock,
     /// Whether the primary keeps the deadline itself. Then no second timer is needed.
-    pub(super) primary_keeps_deadline: bool,
+    pub primary_keeps_deadline: bool,
     /// Whether calls are reported. Otherwise each decision is guarded as a call.
-    pub(super) reports_calls: bool,
-    pub(super) metrics: BreakerMetrics,
+    pub reports_calls: bool,
+    pub metrics: BreakerMetrics,
     /// When the breaker opened, or the latest probe failed, in microseconds since the Unix epoch.
-    pub(super) failed_at: AtomicU64,
+    pub failed_at: AtomicU64,
     /// Longest call reported since the latest probe was sent, in microseconds; 0 without a report.
-    pub(super) probe_took: AtomicU64,
+    pub probe_took: AtomicU64,
     /// Whether a foreign value was reported.
     foreign_value_reported: AtomicBool,
     /// Set by the first reply of the primary, or by the log event that there has been none.
     is_past_startup: AtomicBool,
     /// For tasks that outlive the call that starts them.
-    pub(super) this: Weak<Self>,
+    pub this: Weak<Self>,
 }
 
 impl Guard {
     /// Creates the guard of a server.
-    pub(super) fn new(
-        primary: Arc<dyn Primary>,
-        guards: &Guards,
-        reports_calls: bool,
-    ) -> Arc<Self> {
+    pub fn new(primary: Arc<dyn Primary>, guards: &Guards, reports_calls: bool) -> Arc<Self> {
         let deadline = guards.deadline;
         Arc::new_cyclic(|this: &Weak<Self>| Self {
             reports_calls,
@@ -129,7 +125,7 @@ impl Guard {
     /// # Errors
     ///
     /// The primary's own, or [`ErrorKind::Timeout`].
-    pub(super) async fn bounded<T>(&self, reply: StoreFuture<T>) -> Result<T, Error> {
+    pub async fn bounded<T>(&self, reply: StoreFuture<T>) -> Result<T, Error> {
         if self.primary_keeps_deadline {
             return reply.await;
         }
@@ -139,7 +135,7 @@ impl Guard {
     }
 
     /// Returns the error of a decision that the deadline ended.
-    pub(super) fn late(&self) -> Error {
+    pub fn late(&self) -> Error {
         let deadline = self.breaker.deadline();
         Error::new(
             ErrorKind::Timeout(Phase::Reply),
@@ -149,7 +145,7 @@ impl Guard {
 
     /// Logs errors that the breaker does not log, or not yet: the first foreign value, and a primary that never
     /// replied.
-    pub(super) fn warn_once(&self, error: &Error) {
+    pub fn warn_once(&self, error: &Error) {
         match error.kind() {
             ErrorKind::Overloaded => {}
             ErrorKind::ForeignValue => {
@@ -226,7 +222,7 @@ impl Guard {
 
     /// Records a reply. While the breaker is open, it may be that of a probe, so its time is kept for
     /// [`probe`](Self::probe).
-    pub(super) fn record_reply(&self, took: Duration, now: Timestamp) {
+    pub fn record_reply(&self, took: Duration, now: Timestamp) {
         if !self.is_past_startup.load(Ordering::Relaxed) {
             self.is_past_startup.store(true, Ordering::Relaxed);
         }
@@ -239,7 +235,7 @@ impl Guard {
     }
 
     /// Records a failure, unless the primary did not cause it.
-    pub(super) fn record_failure(&self, error: &Error) {
+    pub fn record_failure(&self, error: &Error) {
         if !matches!(
             error.kind(),
             ErrorKind::ForeignValue | ErrorKind::Overloaded
@@ -294,14 +290,14 @@ impl SlotServer for Guard {
 /// Makes the guards of the servers of one store.
 #[derive(Debug)]
 pub(crate) struct Guards {
-    pub(super) deadline: Duration,
-    pub(super) clock: Clock,
-    pub(super) server_clock: Clock,
+    pub deadline: Duration,
+    pub clock: Clock,
+    pub server_clock: Clock,
     pub(super) all: Arc<AllServers>,
     /// The counts of this process, which the guards of all servers share.
     pub(super) local: Arc<LocalCounts>,
     /// Number of probes of all servers.
-    pub(super) probes: Arc<AtomicU64>,
+    pub probes: Arc<AtomicU64>,
 }
 
 /// Time beyond the deadline in which the primary's own timeout can still name the phase that was late.

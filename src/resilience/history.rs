@@ -12,7 +12,7 @@ use super::{admitted::Recovery, mirror::Doubts};
 /// When a server came back, and which states it may lack.
 #[derive(Debug)]
 pub(super) struct ServerHistory {
-    pub(super) doubts: Doubts,
+    pub doubts: Doubts,
     /// Since when the server can decide again, in microseconds since the Unix epoch.
     back_at: AtomicU64,
     /// When the other instances must have merged their charges, in microseconds since the Unix epoch.
@@ -23,7 +23,7 @@ pub(super) struct ServerHistory {
 
 impl ServerHistory {
     /// Returns the history of a server that was always there.
-    pub(super) fn new(clock: Clock) -> Self {
+    pub fn new(clock: Clock) -> Self {
         Self {
             doubts: Doubts::default(),
             back_at: AtomicU64::new(0),
@@ -34,7 +34,7 @@ impl ServerHistory {
 
     /// Returns whether the server may lack a state that is known here.
     #[inline]
-    pub(super) fn has_doubts(&self) -> bool {
+    pub fn has_doubts(&self) -> bool {
         self.doubts.are_present(&self.clock)
     }
 
@@ -42,7 +42,7 @@ impl ServerHistory {
     ///
     /// For [`GRACE`], keys that were decided here stay within this instance's share, until the other instances have
     /// merged theirs.
-    pub(super) fn begin_grace(&self, ago: Duration) {
+    pub fn begin_grace(&self, ago: Duration) {
         let now = self.clock.now();
         let (back_at, ends) = ((now - ago).as_micros(), (now + GRACE).as_micros());
         self.back_at.store(back_at, Ordering::Relaxed);
@@ -50,12 +50,12 @@ impl ServerHistory {
     }
 
     /// Returns whether other instances may not have merged their local charges yet.
-    pub(super) fn is_grace(&self) -> bool {
+    pub fn is_grace(&self) -> bool {
         self.clock.now().as_micros() < self.grace_ends.load(Ordering::Relaxed)
     }
 
     /// Returns when the server came back the last time.
-    pub(super) fn recovery(&self) -> Recovery {
+    pub fn recovery(&self) -> Recovery {
         let grace_ends = Timestamp::from_micros(self.grace_ends.load(Ordering::Relaxed));
         Recovery {
             at: Timestamp::from_micros(self.back_at.load(Ordering::Relaxed)),

@@ -39,11 +39,11 @@ pub(super) struct Journal {
 #[derive(Debug)]
 pub(super) struct Entry {
     /// The policy and this instance's part of it.
-    pub(super) policies: Arc<SharePolicy>,
-    pub(super) key: Key,
+    pub policies: Arc<SharePolicy>,
+    pub key: Key,
     /// From when on charges are not in Redis; `None` if the local store does not return its usage.
-    pub(super) start: Option<Start>,
-    pub(super) stage: Stage,
+    pub start: Option<Start>,
+    pub stage: Stage,
 }
 
 /// How far a key is on its way to Redis.
@@ -57,21 +57,21 @@ pub(super) enum Stage {
 /// A merge that may have been made.
 #[derive(Clone, Debug)]
 pub(super) struct Attempt {
-    pub(super) merge: Merge,
+    pub merge: Merge,
     /// The start of the next merge, once this one is made.
-    pub(super) next: Start,
+    pub next: Start,
     /// The state that the merge restores, if the server may have lost it.
-    pub(super) lost: Option<Mirrored>,
+    pub lost: Option<Mirrored>,
     /// That of the server's [`Doubts`](super::mirror::Doubts) at the latest try.
-    pub(super) epoch: Epoch,
-    pub(super) first_tried_at: Timestamp,
+    pub epoch: Epoch,
+    pub first_tried_at: Timestamp,
     /// Whether an earlier try may have been executed.
-    pub(super) is_repeated: bool,
+    pub is_repeated: bool,
 }
 
 impl Entry {
     /// Returns an entry whose merge has not begun.
-    pub(super) fn new(policies: Arc<SharePolicy>, key: Key, start: Option<Start>) -> Self {
+    pub fn new(policies: Arc<SharePolicy>, key: Key, start: Option<Start>) -> Self {
         Self {
             policies,
             key,
@@ -84,18 +84,18 @@ impl Entry {
 impl Journal {
     /// Returns whether Redis has the charges of all keys.
     #[inline]
-    pub(super) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     /// Returns the number of keys.
     #[inline]
-    pub(super) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.len.load(Ordering::Relaxed)
     }
 
     /// Returns the keys for which this holds.
-    pub(super) fn keys_where(&self, holds: impl Fn(&Key) -> bool) -> Vec<Fingerprint> {
+    pub fn keys_where(&self, holds: impl Fn(&Key) -> bool) -> Vec<Fingerprint> {
         let mut keys = Vec::new();
         for shard in &self.shards {
             let shard = shard.lock();
@@ -108,7 +108,7 @@ impl Journal {
     /// Returns the policies of a key. `start` makes the entry of a key that has none, and learns whether it is kept.
     ///
     /// The entry is made while others who ask for the same key wait, so a local state starts once.
-    pub(super) fn policies_of(
+    pub fn policies_of(
         &self,
         fingerprint: Fingerprint,
         start: impl FnOnce(bool) -> Entry,
@@ -128,7 +128,7 @@ impl Journal {
     }
 
     /// Returns the policies of a key, if it has an entry.
-    pub(super) fn get(&self, fingerprint: Fingerprint) -> Option<Arc<SharePolicy>> {
+    pub fn get(&self, fingerprint: Fingerprint) -> Option<Arc<SharePolicy>> {
         let shard = self.shard(fingerprint).lock();
         shard
             .get(&fingerprint)
@@ -136,7 +136,7 @@ impl Journal {
     }
 
     /// Changes the entry of a key, if it has one. `change` returns a result, and whether the entry stays.
-    pub(super) fn change<R>(
+    pub fn change<R>(
         &self,
         fingerprint: Fingerprint,
         change: impl FnOnce(&mut Entry) -> (R, bool),

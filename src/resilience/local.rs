@@ -48,17 +48,17 @@ use super::{
 /// Everything about local decisions that does not depend on which server failed.
 #[derive(Debug)]
 pub(super) struct LocalCounts {
-    pub(super) store: MemoryStore,
+    pub store: MemoryStore,
     /// `None` if the instances are unknown: then this one grants the whole quota.
     fleet: Option<Arc<Fleet>>,
     policies: SharePolicies,
-    pub(super) mirror: Mirror,
-    pub(super) journal: Journal,
+    pub mirror: Mirror,
+    pub journal: Journal,
     /// Number of merges that were made, and of those without a confirmation.
-    pub(super) merges: AtomicU64,
-    pub(super) unconfirmed_merges: AtomicU64,
+    pub merges: AtomicU64,
+    pub unconfirmed_merges: AtomicU64,
     /// Shows the time of the shared store, as far as it is known.
-    pub(super) clock: Clock,
+    pub clock: Clock,
 }
 
 /// Per settled charge the key, the correction, and for a bucket the microseconds of its TAT.
@@ -66,7 +66,7 @@ pub(super) type Corrections = SmallVec<[(Fingerprint, Correction, u64); 2]>;
 
 impl LocalCounts {
     /// Returns counts in a local store with this clock, and a mirror of `warm_keys` keys.
-    pub(super) fn new(
+    pub fn new(
         store: MemoryStore,
         fleet: Option<Arc<Fleet>>,
         clock: Clock,
@@ -86,19 +86,13 @@ impl LocalCounts {
 
     /// Returns whether [`note`](Self::note) needs the decisions of the shared store.
     #[inline]
-    pub(super) fn takes_notes(&self) -> bool {
+    pub fn takes_notes(&self) -> bool {
         self.mirror.is_on()
     }
 
     /// Keeps the state of a charge's key in a decision of the shared store.
     #[inline]
-    pub(super) fn note(
-        &self,
-        charge: &Charge<'_>,
-        state: &PolicyState,
-        now: Timestamp,
-        doubts: &Doubts,
-    ) {
+    pub fn note(&self, charge: &Charge<'_>, state: &PolicyState, now: Timestamp, doubts: &Doubts) {
         let Some(usage) = state.usage() else { return };
         if let Some(until) = state.banned_until() {
             // The usage is that of the ban, and not of the quota.
@@ -122,7 +116,7 @@ impl LocalCounts {
     }
 
     /// Returns what a receipt corrects, for [`note_corrections`](Self::note_corrections).
-    pub(super) fn corrections_in(&self, receipt: &Receipt) -> Corrections {
+    pub fn corrections_in(&self, receipt: &Receipt) -> Corrections {
         let now = self.clock.now();
         let settlements = receipt.settlements().iter();
         let settlements = settlements.filter(|_| self.takes_notes());
@@ -152,7 +146,7 @@ impl LocalCounts {
     }
 
     /// Corrects the states in the mirror as the shared store has corrected its own.
-    pub(super) fn note_corrections(&self, corrections: &Corrections) {
+    pub fn note_corrections(&self, corrections: &Corrections) {
         let now = self.clock.now();
         for (fingerprint, correction, micros) in corrections {
             match correction {
@@ -166,7 +160,7 @@ impl LocalCounts {
     }
 
     /// Adds the number of live instances, and the numbers of merges.
-    pub(super) fn add_to(&self, health: Health) -> Health {
+    pub fn add_to(&self, health: Health) -> Health {
         let instances = self.fleet.as_ref().and_then(|fleet| fleet.instances());
         let merges = MergeCounts {
             pending: self.journal.len() as u64,
@@ -177,7 +171,7 @@ impl LocalCounts {
     }
 
     /// Decides the charges together, each within this instance's share. `None` if the store does not decide at once.
-    pub(super) fn decide(&self, charges: &[Charge<'_>]) -> Option<Decision> {
+    pub fn decide(&self, charges: &[Charge<'_>]) -> Option<Decision> {
         let parts: SmallVec<[Arc<SharePolicy>; 4]> =
             charges.iter().map(|charge| self.begin(charge)).collect();
         let unpunished = self.unpunished(charges, &parts);
@@ -233,13 +227,13 @@ impl LocalCounts {
     }
 
     /// Settles charges that were decided here.
-    pub(super) fn settle(&self, mut receipt: Receipt) -> StoreFuture<()> {
+    pub fn settle(&self, mut receipt: Receipt) -> StoreFuture<()> {
         receipt.replace_policies(|charge| self.policies_of(charge).part.clone());
         self.store.settle(receipt)
     }
 
     /// Resets a key here.
-    pub(super) fn reset(&self, policy: &Policy, key: &Key) -> StoreFuture<()> {
+    pub fn reset(&self, policy: &Policy, key: &Key) -> StoreFuture<()> {
         let fingerprint = Fingerprint::of(policy, key);
         self.mirror.take(fingerprint, self.clock.now());
         self.journal.change(fingerprint, |_| ((), false));
@@ -305,7 +299,7 @@ impl LocalCounts {
     ///
     /// For all charges of a request, before any is [taken](Self::take_share): otherwise each request that one policy
     /// denies would take from the shares of the others.
-    pub(super) fn has_share(&self, charge: &Charge<'_>) -> bool {
+    pub fn has_share(&self, charge: &Charge<'_>) -> bool {
         let counter = charge.policy().counter();
         let can_wait = matches!(counter, Counter::Bucket(bucket) if bucket.is_queue());
         if can_wait || charge.policy().is_concurrency() {
@@ -327,7 +321,7 @@ impl LocalCounts {
     /// # Errors
     ///
     /// [`UsedUp`] if the charge does not fit.
-    pub(super) fn take_share(
+    pub fn take_share(
         &self,
         charge: &Charge<'_>,
         recovery: Recovery,
@@ -360,7 +354,7 @@ impl LocalCounts {
     }
 
     /// Gives a charge back to the share that it was taken from, since the shared store has not made it.
-    pub(super) fn give_back(&self, taken: TakenShare, recovery: Recovery) {
+    pub fn give_back(&self, taken: TakenShare, recovery: Recovery) {
         let TakenShare {
             policies,
             settlement,
@@ -414,7 +408,7 @@ impl LocalCounts {
 
     /// Returns what was admitted on a key and is not in the shared store, and the usage of the share. `None` if there is
     /// nothing.
-    pub(super) fn outstanding(
+    pub fn outstanding(
         &self,
         entry: &Entry,
         recovery: Recovery,
@@ -460,7 +454,7 @@ pub(super) struct TakenShare {
 
 impl TakenShare {
     /// Returns whether its policy also counts requests that are denied.
-    pub(super) fn counts_denied(&self) -> bool {
+    pub fn counts_denied(&self) -> bool {
         self.policies.whole.counts_denied()
     }
 }

@@ -63,7 +63,7 @@ pub(super) enum Due {
 
 impl Guard {
     /// Starts to merge in the background, unless there is nothing to merge.
-    pub(super) fn start_merging(self: &Arc<Self>) {
+    pub fn start_merging(self: &Arc<Self>) {
         if self.local.journal.is_empty() {
             return;
         }
@@ -153,7 +153,7 @@ pub(super) struct TakenShares {
 
 impl TakenShares {
     /// Returns those of a decision that takes from no share.
-    pub(super) fn none(guard: &Arc<Guard>) -> Self {
+    pub fn none(guard: &Arc<Guard>) -> Self {
         Self {
             guard: Arc::clone(guard),
             taken: SmallVec::new(),
@@ -170,12 +170,12 @@ impl TakenShares {
     }
 
     /// Notes that the decision is sent.
-    pub(super) fn note_sent(&mut self) {
+    pub fn note_sent(&mut self) {
         self.is_sent = true;
     }
 
     /// Gives back what the primary did not charge. After an error the fallback takes it again, as any charge.
-    pub(super) fn end(mut self, decided: &Result<Decision, Error>) {
+    pub fn end(mut self, decided: &Result<Decision, Error>) {
         match decided {
             Ok(decision) if decision.is_allowed() => self.taken.clear(),
             Ok(_) => self.taken.retain(|taken| !taken.counts_denied()),

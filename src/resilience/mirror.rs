@@ -54,7 +54,7 @@ pub(super) struct Fingerprint(u64);
 
 impl Fingerprint {
     #[inline]
-    pub(super) fn of(policy: &Policy, key: &Key) -> Self {
+    pub fn of(policy: &Policy, key: &Key) -> Self {
         let name = policy.name_hash();
         let hash = SipHasher13::new_with_keys(name.low, name.high).hash(key.as_bytes());
         // 0 marks a free entry.
@@ -62,7 +62,7 @@ impl Fingerprint {
     }
 
     /// Returns a number for the merge that restores this state in this epoch.
-    pub(super) fn restore_id(self, state: Mirrored, epoch: Epoch) -> u64 {
+    pub fn restore_id(self, state: Mirrored, epoch: Epoch) -> u64 {
         let hasher = SipHasher13::new_with_keys(self.0, u64::from(epoch));
         let mut bytes = [0; 12];
         bytes[..8].copy_from_slice(&state.reset_at.as_micros().to_be_bytes());
@@ -72,7 +72,7 @@ impl Fingerprint {
 
     /// Returns one of `places` for this fingerprint.
     #[inline]
-    pub(super) fn place(self, places: usize) -> usize {
+    pub fn place(self, places: usize) -> usize {
         let place = (u128::from(self.0) * places as u128) >> u64::BITS;
         usize::try_from(place).expect("below `places`")
     }
@@ -118,16 +118,16 @@ struct Stamp(u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Mirrored {
     /// When the full quota is back, in the time of Redis.
-    pub(super) reset_at: Timestamp,
+    pub reset_at: Timestamp,
     /// Units used of the whole limit, at most `u32::MAX`.
-    pub(super) used: u32,
+    pub used: u32,
     /// When Redis returned it; up to a second later, and at most the present time.
-    pub(super) noted_at: Timestamp,
+    pub noted_at: Timestamp,
 }
 
 impl Mirror {
     /// Returns a mirror of this many keys; of none, it keeps nothing.
-    pub(super) fn new(max_keys: usize) -> Self {
+    pub fn new(max_keys: usize) -> Self {
         Self {
             sets: OnceLock::new(),
             max_keys,
@@ -137,13 +137,13 @@ impl Mirror {
 
     /// Returns whether it keeps any key.
     #[inline]
-    pub(super) fn is_on(&self) -> bool {
+    pub fn is_on(&self) -> bool {
         self.max_keys > 0
     }
 
     /// Keeps the state in a reply of a server, unless the present one is doubtful.
     #[inline]
-    pub(super) fn put(&self, fingerprint: Fingerprint, state: Mirrored, doubts: &Doubts) {
+    pub fn put(&self, fingerprint: Fingerprint, state: Mirrored, doubts: &Doubts) {
         let epoch = self.epoch();
         let mut set = self.set(fingerprint).lock();
         let own = set
@@ -169,14 +169,14 @@ impl Mirror {
     }
 
     /// Returns the state of a key.
-    pub(super) fn get(&self, fingerprint: Fingerprint, now: Timestamp) -> Option<Mirrored> {
+    pub fn get(&self, fingerprint: Fingerprint, now: Timestamp) -> Option<Mirrored> {
         let set = self.set_of(fingerprint)?.lock();
         let own = set.iter().find(|entry| entry.fingerprint == fingerprint);
         own.map(|entry| entry.state(now))
     }
 
     /// Lowers the state of a key by a refund of units, whose quota is back by so many microseconds earlier.
-    pub(super) fn lower(&self, fingerprint: Fingerprint, units: u64, micros: u64) {
+    pub fn lower(&self, fingerprint: Fingerprint, units: u64, micros: u64) {
         self.amend(fingerprint, |entry| {
             let units = u32::try_from(units).unwrap_or(u32::MAX);
             entry.used = entry.used.saturating_sub(units);
@@ -186,7 +186,7 @@ impl Mirror {
     }
 
     /// Raises the state of a key by units that were charged afterwards, whose quota is back by so many microseconds later.
-    pub(super) fn raise(&self, fingerprint: Fingerprint, units: u64, micros: u64, now: Timestamp) {
+    pub fn raise(&self, fingerprint: Fingerprint, units: u64, micros: u64, now: Timestamp) {
         self.amend(fingerprint, |entry| {
             let units = u32::try_from(units).unwrap_or(u32::MAX);
             entry.used = entry.used.saturating_add(units);
@@ -209,12 +209,12 @@ impl Mirror {
     }
 
     /// Removes the state of a key, and returns it.
-    pub(super) fn take(&self, fingerprint: Fingerprint, now: Timestamp) -> Option<Mirrored> {
+    pub fn take(&self, fingerprint: Fingerprint, now: Timestamp) -> Option<Mirrored> {
         self.take_if(fingerprint, now, |_| true)
     }
 
     /// Returns the state of a key if it is doubtful.
-    pub(super) fn doubtful(
+    pub fn doubtful(
         &self,
         fingerprint: Fingerprint,
         now: Timestamp,
@@ -227,7 +227,7 @@ impl Mirror {
     }
 
     /// Ends the doubt about a state that was restored in this epoch, unless the state was corrected meanwhile.
-    pub(super) fn confirm(
+    pub fn confirm(
         &self,
         fingerprint: Fingerprint,
         restored: Mirrored,
@@ -243,7 +243,7 @@ impl Mirror {
     }
 
     /// Removes the state of a key that is doubtful, and returns it.
-    pub(super) fn take_doubtful(
+    pub fn take_doubtful(
         &self,
         fingerprint: Fingerprint,
         now: Timestamp,
@@ -253,7 +253,7 @@ impl Mirror {
     }
 
     /// Puts back a doubtful state that was taken. A reply since then does not count it.
-    pub(super) fn put_back(
+    pub fn put_back(
         &self,
         fingerprint: Fingerprint,
         state: Mirrored,
@@ -274,7 +274,7 @@ impl Mirror {
     }
 
     /// Makes all states doubtful for a server.
-    pub(super) fn doubt(&self, doubts: &Doubts) {
+    pub fn doubt(&self, doubts: &Doubts) {
         // First: from the next epoch on, a reply must not replace a state of this one.
         doubts.until.store(u64::MAX, Ordering::Release);
         let epoch = self.epoch.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
@@ -334,13 +334,13 @@ impl Mirror {
 impl Doubts {
     /// Returns whether the server may lack a state.
     #[inline]
-    pub(super) fn are_present(&self, clock: &Clock) -> bool {
+    pub fn are_present(&self, clock: &Clock) -> bool {
         let until = self.until.load(Ordering::Relaxed);
         until > 0 && clock.now().as_micros() < until
     }
 
     /// Returns the epoch in which the server had its states the last time, as far as is known.
-    pub(super) fn since(&self) -> Epoch {
+    pub fn since(&self) -> Epoch {
         self.since.load(Ordering::Acquire)
     }
 
@@ -355,7 +355,7 @@ impl Doubts {
 impl Mirrored {
     /// Returns the state of a usage under a policy's whole limit.
     #[inline]
-    pub(super) fn of(usage: Usage, noted_at: Timestamp) -> Self {
+    pub fn of(usage: Usage, noted_at: Timestamp) -> Self {
         let used = usage.limit.saturating_sub(usage.remaining);
         Self {
             reset_at: usage.reset_at,

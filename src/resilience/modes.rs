@@ -25,7 +25,7 @@ struct State {
 
 impl Modes {
     /// Returns the modes of servers that are taken to be healthy from now on.
-    pub(super) fn new(now: Timestamp) -> Self {
+    pub fn new(now: Timestamp) -> Self {
         let state = State {
             since: now,
             outages: 0,
@@ -39,34 +39,34 @@ impl Modes {
     }
 
     /// Returns when the present mode began.
-    pub(super) fn since(&self) -> Timestamp {
+    pub fn since(&self) -> Timestamp {
         self.state.lock().since
     }
 
     /// Returns a channel that holds the present mode, and reports each change.
-    pub(super) fn changes(&self) -> watch::Receiver<Mode> {
+    pub fn changes(&self) -> watch::Receiver<Mode> {
         self.reported.subscribe()
     }
 
     /// Notes that an outage has begun.
-    pub(super) fn opened(&self, now: Timestamp) {
+    pub fn opened(&self, now: Timestamp) {
         self.change(now, |state| state.outages += 1);
     }
 
     /// Notes that an outage has ended.
-    pub(super) fn closed(&self, now: Timestamp) {
+    pub fn closed(&self, now: Timestamp) {
         self.change(now, |state| state.outages -= 1);
     }
 
     /// Notes whether decisions fail outside of an outage, and whether they are shed.
-    pub(super) fn set_affected(&self, is_failing: bool, is_shedding: bool, now: Timestamp) {
+    pub fn set_affected(&self, is_failing: bool, is_shedding: bool, now: Timestamp) {
         self.change(now, |state| {
             (state.is_failing, state.is_shedding) = (is_failing, is_shedding);
         });
     }
 
     /// Returns the present mode.
-    pub(super) fn mode(&self) -> Mode {
+    pub fn mode(&self) -> Mode {
         self.state.lock().mode()
     }
 

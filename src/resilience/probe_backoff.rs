@@ -25,7 +25,7 @@ pub(super) struct ProbeBackoff {
 
 impl ProbeBackoff {
     /// Returns the next wait.
-    pub(super) fn wait(&mut self) -> Duration {
+    pub fn wait(&mut self) -> Duration {
         match self.short_waits.checked_sub(1) {
             Some(left) => {
                 self.short_waits = left;
@@ -36,12 +36,12 @@ impl ProbeBackoff {
     }
 
     /// Records the time at which the breaker closed.
-    pub(super) fn closed(&mut self, now: Timestamp) {
+    pub fn closed(&mut self, now: Timestamp) {
         self.recovered_at = now;
     }
 
     /// Starts with short waits again, unless the breaker closed only just before it opened.
-    pub(super) fn opened(&mut self, now: Timestamp) {
+    pub fn opened(&mut self, now: Timestamp) {
         if now.since(self.recovered_at) > STABLE {
             self.backoff.reset();
             self.short_waits = SHORT_WAITS;
@@ -49,7 +49,7 @@ impl ProbeBackoff {
     }
 
     /// Makes all waits long, after a permanent error.
-    pub(super) fn prolong(&mut self) {
+    pub fn prolong(&mut self) {
         self.backoff.prolong();
     }
 }

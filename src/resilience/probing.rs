@@ -24,7 +24,7 @@ use super::{breaker::is_permanent, guard::Guard};
 
 impl Guard {
     /// Starts a task that probes, unless one is running.
-    pub(super) fn ensure_probing(&self) {
+    pub fn ensure_probing(&self) {
         self.probe_task
             .start(|running| probe_until_recovered(self.this.clone(), running));
     }
@@ -78,14 +78,14 @@ impl Guard {
     }
 
     /// Returns the address of the server for log events.
-    pub(super) fn server_name(&self) -> String {
+    pub fn server_name(&self) -> String {
         self.primary
             .server()
             .unwrap_or_else(|| "unknown".to_owned())
     }
 
     /// Closes the breaker: the primary decides again.
-    pub(super) fn recover(self: &Arc<Self>) {
+    pub fn recover(self: &Arc<Self>) {
         let now = self.clock.now();
         // Before the breaker closes: the next decision must know that local charges are to be merged.
         // The fault ended at some time after the latest failure.
@@ -110,7 +110,7 @@ impl Guard {
     }
 
     /// Ends the outage of a server that decides nothing any more. Its probes end too.
-    pub(super) fn retire(&self) {
+    pub fn retire(&self) {
         if self.breaker.close().is_some() {
             let now = self.clock.now();
             self.metrics.closed();
@@ -125,7 +125,7 @@ impl Guard {
     }
 
     /// Notes that the server was restarted or replaced: it may have lost its states.
-    pub(super) fn server_replaced(self: &Arc<Self>) {
+    pub fn server_replaced(self: &Arc<Self>) {
         log::event!(
             WARN,
             "the shared store was restarted or replaced: the usage that it returned before is restored",

@@ -79,15 +79,15 @@ pub(super) struct RecentChange {
     was_failing: bool,
     was_shedding: bool,
     /// The affected part of the recent decisions.
-    pub(super) share: f64,
+    pub share: f64,
     /// Decisions so far.
-    pub(super) failed: u64,
-    pub(super) shed: u64,
-    pub(super) cause: Option<Error>,
+    pub failed: u64,
+    pub shed: u64,
+    pub cause: Option<Error>,
 }
 
 impl RecentDecisions {
-    pub(super) fn new(now: Timestamp) -> Self {
+    pub fn new(now: Timestamp) -> Self {
         let window = Window {
             marks: VecDeque::from([Mark {
                 at: now,
@@ -112,45 +112,45 @@ impl RecentDecisions {
     }
 
     /// Returns the number of decisions so far that were made without the primary, in an outage or since they failed.
-    pub(super) fn without_primary(&self) -> u64 {
+    pub fn without_primary(&self) -> u64 {
         self.failed.load(Ordering::Relaxed) + self.in_outage.load(Ordering::Relaxed)
     }
 
     /// Returns the number of decisions that were shed so far.
-    pub(super) fn shed(&self) -> u64 {
+    pub fn shed(&self) -> u64 {
         self.shed.load(Ordering::Relaxed)
     }
 
     /// Returns whether a recent decision was made without the primary.
     #[inline]
-    pub(super) fn is_affected(&self) -> bool {
+    pub fn is_affected(&self) -> bool {
         self.is_affected.load(Ordering::Relaxed)
     }
 
     /// Returns whether a recent decision was shed.
     #[inline]
-    pub(super) fn has_shed(&self) -> bool {
+    pub fn has_shed(&self) -> bool {
         self.has_shed.load(Ordering::Relaxed)
     }
 
     /// Counts a decision of the primary.
     #[inline]
-    pub(super) fn note_decided(&self) {
+    pub fn note_decided(&self) {
         self.by_primary.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Counts a decision that the primary failed to make. The primary is not in an outage.
-    pub(super) fn note_failed(&self, error: &Error, now: Timestamp) -> Option<RecentChange> {
+    pub fn note_failed(&self, error: &Error, now: Timestamp) -> Option<RecentChange> {
         self.note(&self.failed, Some(error), now)
     }
 
     /// Counts a decision that the primary was not asked for, since it is or was in an outage.
-    pub(super) fn note_in_outage(&self, now: Timestamp) -> Option<RecentChange> {
+    pub fn note_in_outage(&self, now: Timestamp) -> Option<RecentChange> {
         self.note(&self.in_outage, None, now)
     }
 
     /// Counts a decision that was shed.
-    pub(super) fn note_shed(&self, error: &Error, now: Timestamp) -> Option<RecentChange> {
+    pub fn note_shed(&self, error: &Error, now: Timestamp) -> Option<RecentChange> {
         self.has_shed.store(true, Ordering::Relaxed);
         self.note(&self.shed, Some(error), now)
     }
@@ -181,7 +181,7 @@ impl RecentDecisions {
 
     /// Looks at the counts, if the last look was a while ago.
     #[inline]
-    pub(super) fn look_if_due(&self, now: Timestamp) -> Option<RecentChange> {
+    pub fn look_if_due(&self, now: Timestamp) -> Option<RecentChange> {
         if self.is_due(now) {
             self.look(now)
         } else {
@@ -191,14 +191,14 @@ impl RecentDecisions {
 
     /// Looks at the counts.
     #[cold]
-    pub(super) fn look(&self, now: Timestamp) -> Option<RecentChange> {
+    pub fn look(&self, now: Timestamp) -> Option<RecentChange> {
         let mut window = self.window.lock();
         self.mark(&mut window, now);
         self.evaluate(&mut window, now)
     }
 
     /// Returns the part of the recent decisions that was made without the primary, and the latest cause.
-    pub(super) fn affected(&self, now: Timestamp) -> (f64, Option<Error>) {
+    pub fn affected(&self, now: Timestamp) -> (f64, Option<Error>) {
         let window = self.window.lock();
         let recent = self.counts(now).since(window.base(now));
         let cause = window.cause.as_ref();
@@ -207,13 +207,13 @@ impl RecentDecisions {
     }
 
     /// Sets the mode by the present state. Under the lock, so that of two changes the later one is set last.
-    pub(super) fn set_mode(&self, modes: &Modes, now: Timestamp) {
+    pub fn set_mode(&self, modes: &Modes, now: Timestamp) {
         let window = self.window.lock();
         modes.set_affected(window.is_failing, window.is_shedding, now);
     }
 
     /// Begins anew, since an outage has begun or ended.
-    pub(super) fn forget(&self, now: Timestamp) {
+    pub fn forget(&self, now: Timestamp) {
         let mut window = self.window.lock();
         window.marks = VecDeque::from([self.counts(now)]);
         (window.failing_since, window.cause) = (None, None);
@@ -334,19 +334,19 @@ impl Mark {
 }
 
 impl RecentChange {
-    pub(super) fn begins_failing(&self) -> bool {
+    pub fn begins_failing(&self) -> bool {
         self.is_failing && !self.was_failing
     }
 
-    pub(super) fn ends_failing(&self) -> bool {
+    pub fn ends_failing(&self) -> bool {
         self.was_failing && !self.is_failing
     }
 
-    pub(super) fn begins_shedding(&self) -> bool {
+    pub fn begins_shedding(&self) -> bool {
         self.is_shedding && !self.was_shedding
     }
 
-    pub(super) fn ends_shedding(&self) -> bool {
+    pub fn ends_shedding(&self) -> bool {
         self.was_shedding && !self.is_shedding
     }
 }

@@ -22,20 +22,20 @@ use super::{
 #[derive(Debug)]
 pub(crate) struct GuardSettings {
     /// Keeps the counts of this process during an outage.
-    pub(crate) local: MemoryStore,
-    pub(crate) deadline: Duration,
+    pub local: MemoryStore,
+    pub deadline: Duration,
     /// Times outages.
-    pub(crate) clock: Clock,
+    pub clock: Clock,
     /// The clock of `local`, if it follows the server's.
-    pub(crate) server_clock: Option<Clock>,
-    pub(crate) instances: Option<u64>,
-    pub(crate) warm_keys: usize,
-    pub(crate) silenced: SilencedCodes,
+    pub server_clock: Option<Clock>,
+    pub instances: Option<u64>,
+    pub warm_keys: usize,
+    pub silenced: SilencedCodes,
 }
 
 impl GuardSettings {
     /// Returns the default settings over this local store.
-    pub(crate) fn new(local: MemoryStore) -> Self {
+    pub fn new(local: MemoryStore) -> Self {
         Self {
             local,
             deadline: Duration::from_millis(50),
@@ -52,7 +52,7 @@ impl GuardSettings {
     /// # Errors
     ///
     /// [`ErrorKind::InvalidConfig`] for a deadline of zero or above 1 hour, and for 0 instances.
-    pub(crate) fn build(self, fleet: impl FnOnce() -> Option<Arc<Fleet>>) -> Result<Guards, Error> {
+    pub fn build(self, fleet: impl FnOnce() -> Option<Arc<Fleet>>) -> Result<Guards, Error> {
         let refuse = |message| Err(Error::new(ErrorKind::InvalidConfig, message));
         if self.deadline.is_zero() {
             return refuse(
@@ -86,7 +86,7 @@ impl GuardSettings {
 
 impl Guards {
     /// Returns a guard in front of a server, which judges it by its calls, or without `calls` by its decisions.
-    pub(crate) fn guard(&self, primary: Arc<dyn Primary>, calls: Option<&Calls>) -> Arc<Guard> {
+    pub fn guard(&self, primary: Arc<dyn Primary>, calls: Option<&Calls>) -> Arc<Guard> {
         let guard = Guard::new(primary, self, calls.is_some());
         if let Some(calls) = calls {
             calls.report_to(&guard);

@@ -23,14 +23,14 @@ type NameAndUnits = (u64, u64);
 /// A policy, and the one under which this instance counts its share.
 #[derive(Debug)]
 pub(super) struct SharePolicy {
-    pub(super) whole: Policy,
-    pub(super) part: Policy,
+    pub whole: Policy,
+    pub part: Policy,
 }
 
 impl SharePolicy {
     /// Returns whether a policy counts like the whole one.
     #[inline]
-    pub(super) fn is_of(&self, policy: &Policy) -> bool {
+    pub fn is_of(&self, policy: &Policy) -> bool {
         self.whole.counter() == policy.counter()
             && self.whole.counts_denied() == policy.counts_denied()
             && self.whole.ban_penalty() == policy.ban_penalty()
@@ -39,7 +39,7 @@ impl SharePolicy {
 
 impl SharePolicies {
     /// Returns the policy of an instance that grants this many units of a policy's limit.
-    pub(super) fn part_of(&self, policy: &Policy, units: u64) -> Arc<SharePolicy> {
+    pub fn part_of(&self, policy: &Policy, units: u64) -> Arc<SharePolicy> {
         let name = (policy.name_hash().low, units);
         let known = self.by_name.read().unwrap_or_else(PoisonError::into_inner);
         let all = known.get(&name);

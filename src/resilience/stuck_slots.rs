@@ -67,7 +67,7 @@ pub(super) struct StuckSlots {
     bits: Box<[AtomicU64]>,
     state: Mutex<State>,
     /// The task that probes.
-    pub(super) task: SingleTask,
+    pub task: SingleTask,
 }
 
 #[derive(Debug, Default)]
@@ -112,10 +112,10 @@ pub(super) trait SlotServer: Debug + Send + Sync {
 /// The time in which at least one slot is stuck.
 #[derive(Clone, Debug)]
 pub(super) struct SlotOutage {
-    pub(super) since: Timestamp,
-    pub(super) cause: Error,
+    pub since: Timestamp,
+    pub cause: Error,
     /// The most slots that were stuck at a time.
-    pub(super) slots: usize,
+    pub slots: usize,
     /// How often the cause was another one.
     causes: u32,
 }
@@ -132,7 +132,7 @@ pub(super) enum SlotChange {
 impl StuckSlots {
     /// Returns whether one of the charges is in a stuck slot.
     #[inline]
-    pub(super) fn has_any(&self, charges: &[Charge<'_>]) -> bool {
+    pub fn has_any(&self, charges: &[Charge<'_>]) -> bool {
         self.count.load(Ordering::Relaxed) > 0 && {
             let mut charges = charges.iter();
             charges.any(|charge| self.contains(charge.key().slot()))
@@ -140,13 +140,13 @@ impl StuckSlots {
     }
 
     /// Returns whether this slot is stuck.
-    pub(super) fn contains(&self, slot: u16) -> bool {
+    pub fn contains(&self, slot: u16) -> bool {
         let bits = self.bits[usize::from(slot) / BITS].load(Ordering::Relaxed);
         bits >> (usize::from(slot) % BITS) & 1 == 1
     }
 
     /// Returns the present outage, with the number of slots that are stuck now.
-    pub(super) fn outage(&self) -> Option<Outage> {
+    pub fn outage(&self) -> Option<Outage> {
         let outage = self.state.lock().outage.clone()?;
         Some(Outage {
             since: outage.since,
@@ -159,7 +159,7 @@ impl StuckSlots {
     /// Notes that a decision on this slot failed. Failures must last for `span`.
     ///
     /// ## Decided => Stuck
-    pub(super) fn note_failure(
+    pub fn note_failure(
         &self,
         (slot, error): (u16, &Error),
         charges: &[Charge<'_>],
@@ -208,7 +208,7 @@ impl StuckSlots {
     }
 
     /// Returns the slots to probe, those first that have waited longest.
-    pub(super) fn take_due(&self, now: Timestamp) -> Vec<(u16, Stuck)> {
+    pub fn take_due(&self, now: Timestamp) -> Vec<(u16, Stuck)> {
         let mut state = self.state.lock();
         let stuck = state.slots.iter().filter_map(|(slot, entry)| {
             let stuck = entry.stuck.clone()?;
@@ -246,7 +246,7 @@ impl StuckSlots {
     ///
     /// The failures are kept, so one more within [`FAILURE_SPAN`] makes the slot stuck again. Returns the outage if it was the
     /// last one.
-    pub(super) fn free(&self, slot: u16, now: Timestamp) -> Option<SlotOutage> {
+    pub fn free(&self, slot: u16, now: Timestamp) -> Option<SlotOutage> {
         let mut state = self.state.lock();
         let entry = state.slots.get_mut(&slot)?;
         let stuck = entry.stuck.take()?;
@@ -262,7 +262,7 @@ impl StuckSlots {
     }
 
     /// Returns the wait before the next probes.
-    pub(super) fn wait(&self) -> Duration {
+    pub fn wait(&self) -> Duration {
         self.state.lock().backoff.wait().min(LONGEST_WAIT)
     }
 }
@@ -286,7 +286,7 @@ fn bit_of(slot: u16) -> u64 {
 
 impl Stuck {
     /// Returns whether the slot is decided again, or its server has left the cluster.
-    pub(super) async fn probe(&self) -> bool {
+    pub async fn probe(&self) -> bool {
         let Some(server) = self.server.upgrade() else {
             return true;
         };

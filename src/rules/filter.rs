@@ -35,15 +35,15 @@ pub(crate) struct RequestFilter {
 }
 
 impl RequestFilter {
-    pub(crate) fn forbid(&mut self, matcher: impl Matcher) {
+    pub fn forbid(&mut self, matcher: impl Matcher) {
         self.forbid.push(Arc::new(matcher));
     }
 
-    pub(crate) fn skip(&mut self, matcher: impl Matcher) {
+    pub fn skip(&mut self, matcher: impl Matcher) {
         self.skip.push(Arc::new(matcher));
     }
 
-    pub(crate) fn validate(&self) -> Result<(), Error> {
+    pub fn validate(&self) -> Result<(), Error> {
         let mut matchers = self.forbid.iter().chain(&self.skip);
         matchers.try_for_each(Matcher::validate)
     }
@@ -54,11 +54,7 @@ impl RequestFilter {
     ///
     /// The rejection of a forbidden request.
     #[inline]
-    pub(crate) fn limits(
-        &self,
-        head: &RequestHead<'_>,
-        warnings: &WarningLog,
-    ) -> Result<bool, Rejection> {
+    pub fn limits(&self, head: &RequestHead<'_>, warnings: &WarningLog) -> Result<bool, Rejection> {
         if self.forbid.is_empty() && self.skip.is_empty() {
             return Ok(true);
         }
@@ -73,14 +69,14 @@ impl RequestFilter {
 
     /// Returns whether the forbid list contains a request.
     #[inline]
-    pub(crate) fn is_forbidden(&self, head: &RequestHead<'_>) -> bool {
+    pub fn is_forbidden(&self, head: &RequestHead<'_>) -> bool {
         let mut matchers = self.forbid.iter();
         matchers.any(|matcher| is_possible(matcher, head))
     }
 
     /// Returns whether the skip list contains a request.
     #[inline]
-    pub(crate) fn is_skipped(&self, head: &RequestHead<'_>) -> bool {
+    pub fn is_skipped(&self, head: &RequestHead<'_>) -> bool {
         let mut matchers = self.skip.iter();
         matchers.any(|matcher| is_exact(matcher, head))
     }
@@ -114,29 +110,29 @@ pub(crate) struct RuleMatchers {
 type CostFn = Arc<dyn Fn(&Parts) -> u64 + Send + Sync>;
 
 impl RuleMatchers {
-    pub(super) fn when(&mut self, matcher: impl Matcher) {
+    pub fn when(&mut self, matcher: impl Matcher) {
         self.when.push(Arc::new(matcher));
     }
 
-    pub(super) fn unless(&mut self, matcher: impl Matcher) {
+    pub fn unless(&mut self, matcher: impl Matcher) {
         self.unless.push(Arc::new(matcher));
     }
 
-    pub(super) fn cost_when(&mut self, matcher: impl Matcher, units: u64) {
+    pub fn cost_when(&mut self, matcher: impl Matcher, units: u64) {
         self.costs.push((Arc::new(matcher), units));
     }
 
-    pub(super) fn cost_by(&mut self, cost: impl Fn(&Parts) -> u64 + Send + Sync + 'static) {
+    pub fn cost_by(&mut self, cost: impl Fn(&Parts) -> u64 + Send + Sync + 'static) {
         self.cost_by = Some(Arc::new(cost));
     }
 
     /// Returns whether requests must match something to be counted.
-    pub(crate) fn is_conditional(&self) -> bool {
+    pub fn is_conditional(&self) -> bool {
         !self.when.is_empty()
     }
 
     #[inline]
-    pub(crate) fn counts(&self, head: &RequestHead<'_>) -> bool {
+    pub fn counts(&self, head: &RequestHead<'_>) -> bool {
         self.when.iter().all(|matcher| is_possible(matcher, head))
             && !self.unless.iter().any(|matcher| is_exact(matcher, head))
     }
@@ -145,7 +141,7 @@ impl RuleMatchers {
     ///
     /// The first exact match sets the cost, or without one the default. A possible match before it raises the cost to its own.
     #[inline]
-    pub(super) fn cost(&self, head: &RequestHead<'_>, default: u64) -> Option<u64> {
+    pub fn cost(&self, head: &RequestHead<'_>, default: u64) -> Option<u64> {
         let mut possible = None;
         for (matcher, units) in &self.costs {
             match matcher.matches(head) {
@@ -162,21 +158,21 @@ impl RuleMatchers {
     }
 
     /// Whether a request may have another cost than the policy's own.
-    pub(super) fn has_costs(&self) -> bool {
+    pub fn has_costs(&self) -> bool {
         self.cost_by.is_some() || !self.costs.is_empty()
     }
 
     /// Returns the largest cost that a matcher sets.
-    pub(super) fn largest_cost(&self) -> u64 {
+    pub fn largest_cost(&self) -> u64 {
         let units = self.costs.iter().map(|(_, units)| *units);
         units.max().unwrap_or(0)
     }
 
-    pub(super) fn validate(&self) -> Result<(), Error> {
+    pub fn validate(&self) -> Result<(), Error> {
         self.all().try_for_each(Matcher::validate)
     }
 
-    pub(super) fn diagnose(&self, parts: &Parts) -> Option<Code> {
+    pub fn diagnose(&self, parts: &Parts) -> Option<Code> {
         self.all().find_map(|matcher| matcher.diagnose(parts))
     }
 

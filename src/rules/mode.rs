@@ -57,18 +57,18 @@ pub(crate) struct ModeSwitch(AtomicU64);
 impl ModeSwitch {
     /// Returns the present mode and rollout.
     #[inline]
-    pub(crate) fn get(&self) -> ModeSetting {
+    pub fn get(&self) -> ModeSetting {
         ModeSetting(self.0.load(Ordering::Relaxed))
     }
 
     /// Changes mode and rollout from the next request on.
     #[cfg(feature = "reload")]
-    pub(crate) fn set(&self, setting: ModeSetting) {
+    pub fn set(&self, setting: ModeSetting) {
         self.0.store(setting.0, Ordering::Relaxed);
     }
 
     /// Changes the mode from the next request on.
-    pub(crate) fn set_mode(&self, mode: RuleMode) {
+    pub fn set_mode(&self, mode: RuleMode) {
         self.change(|setting| setting.with_mode(mode));
     }
 
@@ -77,7 +77,7 @@ impl ModeSwitch {
     /// # Errors
     ///
     /// [`ErrorKind::InvalidConfig`] if `percent` is not a number from 0 to 100.
-    pub(crate) fn set_rollout(&self, percent: f64) -> Result<(), Error> {
+    pub fn set_rollout(&self, percent: f64) -> Result<(), Error> {
         let keys = keys_of(percent)?;
         self.change(|setting| setting.with_rollout(keys));
         Ok(())
@@ -115,7 +115,7 @@ pub(crate) struct ModeSetting(u64);
 impl ModeSetting {
     /// Returns the mode.
     #[inline]
-    pub(crate) fn mode(self) -> RuleMode {
+    pub fn mode(self) -> RuleMode {
         match self.0 & MODE_BITS {
             0 => RuleMode::Off,
             1 => RuleMode::Shadow,
@@ -125,13 +125,13 @@ impl ModeSetting {
 
     /// Returns whether the rule counts nothing.
     #[inline]
-    pub(crate) fn is_off(self) -> bool {
+    pub fn is_off(self) -> bool {
         self.0 & MODE_BITS == RuleMode::Off as u64
     }
 
     /// Returns the setting of a rule in a layer of this mode.
     #[inline]
-    pub(crate) fn within(self, layer: RuleMode) -> Self {
+    pub fn within(self, layer: RuleMode) -> Self {
         // Asked first, because nearly all layers are enforced.
         if layer == RuleMode::Enforce || self.mode() <= layer {
             self
@@ -142,14 +142,14 @@ impl ModeSetting {
 
     /// Returns whether the rule denies requests of all keys.
     #[inline]
-    pub(crate) fn is_enforced(self) -> bool {
+    pub fn is_enforced(self) -> bool {
         self.0 == ALL_KEYS << ROLLOUT_SHIFT | RuleMode::Enforce as u64
     }
 
     /// Returns whether the rule can deny a request of this key. A key is always in or out, in all instances, and a larger
     /// rollout only adds keys.
     #[inline]
-    pub(crate) fn enforcement(self, policy: &[u8], key: &Key) -> Enforcement {
+    pub fn enforcement(self, policy: &[u8], key: &Key) -> Enforcement {
         if self.is_enforced() || self.mode() == RuleMode::Enforce && self.includes(policy, key) {
             Enforcement::Enforced
         } else {
@@ -170,7 +170,7 @@ impl ModeSetting {
 
     /// Returns the percentage of keys for which the rule denies requests.
     #[expect(clippy::cast_precision_loss, reason = "at most 2^32")]
-    pub(crate) fn rollout(self) -> f64 {
+    pub fn rollout(self) -> f64 {
         let percent = (self.0 >> ROLLOUT_SHIFT) as f64 * 100.0 / ALL_KEYS as f64;
         // As it was set: a part of 2^32 has more digits than a percentage.
         (percent * 1e6).round() / 1e6

@@ -62,7 +62,7 @@ pub(crate) enum KeySource {
 
 impl KeySource {
     /// Returns the label of the extractor.
-    pub(crate) fn label(&self) -> &str {
+    pub fn label(&self) -> &str {
         match self {
             Self::Extractor(extractor) => extractor.label(),
             Self::Lookup(extractor) => extractor.label(),

@@ -58,13 +58,13 @@ pub(super) struct FirstRequests {
 
 impl FirstRequests {
     /// Reports to these warnings from now on.
-    pub(super) fn report_to(&mut self, warnings: &Arc<WarningLog>) {
+    pub fn report_to(&mut self, warnings: &Arc<WarningLog>) {
         self.warnings = Arc::clone(warnings);
     }
 
     /// Checks a request whose key an extractor found.
     #[inline]
-    pub(super) fn check(
+    pub fn check(
         &self,
         policy: &PolicyName,
         extractor: &dyn KeyExtractor,
@@ -96,12 +96,7 @@ impl FirstRequests {
 
     /// Checks a request whose key a lookup found.
     #[inline]
-    pub(super) fn check_found(
-        &self,
-        policy: &PolicyName,
-        label: &str,
-        (parts, key): (&Parts, &Key),
-    ) {
+    pub fn check_found(&self, policy: &PolicyName, label: &str, (parts, key): (&Parts, &Key)) {
         if self.left.load(Ordering::Relaxed) > 0
             && let Some(left) = self.count_down()
         {
@@ -141,7 +136,7 @@ impl FirstRequests {
 
     /// Reports the first tier whose quota the policy cannot count.
     #[cold]
-    pub(super) fn report_unfit_tier(&self, policy: &PolicyName, error: &Error) {
+    pub fn report_unfit_tier(&self, policy: &PolicyName, error: &Error) {
         if !self.has_reported_unfit.swap(true, Ordering::Relaxed) {
             self.report(policy, Code::IncompatibleTier, error.to_string());
         }
@@ -149,14 +144,14 @@ impl FirstRequests {
 
     /// Reports the first slot that was released because a connection was upgraded.
     #[cold]
-    pub(super) fn report_upgrade(&self, policy: &PolicyName) {
+    pub fn report_upgrade(&self, policy: &PolicyName) {
         if !self.has_reported_upgrade.swap(true, Ordering::Relaxed) {
             let detail = "a connection was upgraded, which released its slot while it is open";
             self.report(policy, Code::UpgradedConnection, detail.to_owned());
         }
     }
 
-    pub(super) fn report(&self, policy: &PolicyName, code: Code, detail: String) {
+    pub fn report(&self, policy: &PolicyName, code: Code, detail: String) {
         let warning = Warning::new(code, detail);
         self.warnings.report(warning.with_policy(*policy));
     }
@@ -165,7 +160,7 @@ impl FirstRequests {
     ///
     /// A rule that skips such requests is not reported, unless the extractor has a code.
     #[cold]
-    pub(super) fn report_missing_key<'a>(
+    pub fn report_missing_key<'a>(
         &self,
         policy: &PolicyName,
         label: impl FnOnce() -> &'a str,
@@ -188,7 +183,7 @@ impl FirstRequests {
 
     /// Reports the first request whose key is ambiguous.
     #[cold]
-    pub(super) fn report_ambiguous_key(&self, policy: &PolicyName, label: &str) {
+    pub fn report_ambiguous_key(&self, policy: &PolicyName, label: &str) {
         if !self.has_reported_ambiguous.swap(true, Ordering::Relaxed) {
             let detail = format!("{label} found several keys in a request, or contradictory ones");
             self.report(policy, Code::AmbiguousKey, detail);
@@ -249,7 +244,7 @@ pub(super) struct FirstMatches {
 
 impl FirstMatches {
     #[inline]
-    pub(super) fn is_due(&self) -> bool {
+    pub fn is_due(&self) -> bool {
         self.left.load(Ordering::Relaxed) > 0 && self.count_down()
     }
 

@@ -19,13 +19,13 @@ pub(crate) struct DurationCounter([AtomicU64; BUCKETS]);
 #[cfg(any(feature = "redis", test))]
 impl DurationCounter {
     /// Counts a duration.
-    pub(crate) fn add(&self, duration: Duration) {
+    pub fn add(&self, duration: Duration) {
         let micros = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
         self.0[bucket_of(micros)].fetch_add(1, Ordering::Relaxed);
     }
 
     /// Returns the present counts.
-    pub(crate) fn counts(&self) -> DurationCounts {
+    pub fn counts(&self) -> DurationCounts {
         let counts = array::from_fn(|bucket| self.0[bucket].load(Ordering::Relaxed));
         DurationCounts(Box::new(counts))
     }
@@ -46,20 +46,20 @@ pub(crate) struct DurationCounts(Box<[u64; BUCKETS]>);
 
 impl DurationCounts {
     /// Returns the durations that were counted after `earlier`.
-    pub(crate) fn since(&self, earlier: &Self) -> Self {
+    pub fn since(&self, earlier: &Self) -> Self {
         let counts = array::from_fn(|bucket| self.0[bucket].saturating_sub(earlier.0[bucket]));
         Self(Box::new(counts))
     }
 
     /// Adds those of another counter.
-    pub(crate) fn add(&mut self, other: &Self) {
+    pub fn add(&mut self, other: &Self) {
         for (count, more) in self.0.iter_mut().zip(other.0.iter()) {
             *count += more;
         }
     }
 
     /// Returns the duration that `percent` of all do not exceed, as the middle of its bucket; `None` without any.
-    pub(crate) fn percentile(&self, percent: u64) -> Option<Duration> {
+    pub fn percentile(&self, percent: u64) -> Option<Duration> {
         let total: u64 = self.0.iter().sum();
         let rank = (total * percent).div_ceil(100).max(1);
         let mut counted = 0;

@@ -253,9 +253,9 @@ impl Health {
 /// Numbers of keys that were decided locally.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct MergeCounts {
-    pub(crate) pending: u64,
-    pub(crate) made: u64,
-    pub(crate) given_up: u64,
+    pub pending: u64,
+    pub made: u64,
+    pub given_up: u64,
 }
 
 // === Mode ===

@@ -98,9 +98,9 @@ pub struct ServerStats {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CallLatency {
     /// From the first decision of a call until the call is sent.
-    pub(crate) queue_wait: DurationCounts,
+    pub queue_wait: DurationCounts,
     /// From sending a call until its reply is read.
-    pub(crate) round_trip: DurationCounts,
+    pub round_trip: DurationCounts,
 }
 
 impl ServerStats {

@@ -20,7 +20,7 @@ pub(crate) struct StoreId(usize);
 
 impl StoreId {
     /// Returns the id of a store, which all handles on it have.
-    pub(crate) fn of<S: ?Sized>(store: &Arc<S>) -> Self {
+    pub fn of<S: ?Sized>(store: &Arc<S>) -> Self {
         Self(Arc::as_ptr(store).addr())
     }
 }
@@ -58,7 +58,7 @@ pub(crate) struct TimeLeft {
 
 impl TimeLeft {
     /// Returns the deadline of the request for which a store is being called.
-    pub(crate) fn of_request(deadline: Option<Duration>) -> Self {
+    pub fn of_request(deadline: Option<Duration>) -> Self {
         Self {
             waited: so_far(),
             began_at: now(),
@@ -67,7 +67,7 @@ impl TimeLeft {
     }
 
     /// Returns the same for a future that is polled for the first time: nobody has waited before.
-    pub(crate) fn restarted(self) -> Self {
+    pub fn restarted(self) -> Self {
         Self {
             began_at: now(),
             ..self
@@ -75,12 +75,12 @@ impl TimeLeft {
     }
 
     /// Calls the store, which learns how long the request has waited.
-    pub(crate) fn ask<T>(&self, decide: impl FnOnce() -> T) -> T {
+    pub fn ask<T>(&self, decide: impl FnOnce() -> T) -> T {
         after(self.waited(), decide)
     }
 
     /// Awaits a future of the store, or returns `None` at the deadline.
-    pub(crate) async fn limit<F: Future>(&self, future: F) -> Option<F::Output> {
+    pub async fn limit<F: Future>(&self, future: F) -> Option<F::Output> {
         match self.left() {
             Some(left) => timeout(left, future).await,
             None => Some(future.await),
@@ -88,7 +88,7 @@ impl TimeLeft {
     }
 
     /// Returns the time until the deadline; `None` for a store without one.
-    pub(crate) fn left(&self) -> Option<Duration> {
+    pub fn left(&self) -> Option<Duration> {
         Some(self.deadline?.saturating_sub(self.waited()))
     }
 

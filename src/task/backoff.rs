@@ -19,7 +19,7 @@ pub(crate) struct Backoff {
 
 impl Backoff {
     /// Creates waits that start at `first` and end at `longest`, both before jitter.
-    pub(crate) fn new(first: Duration, longest: Duration) -> Self {
+    pub fn new(first: Duration, longest: Duration) -> Self {
         Self {
             first,
             next: first,
@@ -28,7 +28,7 @@ impl Backoff {
     }
 
     /// Returns the next wait. The one after it is twice as long.
-    pub(crate) fn wait(&mut self) -> Duration {
+    pub fn wait(&mut self) -> Duration {
         let wait = jittered(self.next);
         self.next = (self.next * 2).min(self.longest);
         wait
@@ -36,18 +36,18 @@ impl Backoff {
 
     /// Returns the next wait. The one after it is equally long.
     #[cfg(feature = "redis")]
-    pub(crate) fn wait_again(&self) -> Duration {
+    pub fn wait_again(&self) -> Duration {
         jittered(self.next)
     }
 
     /// Makes all waits the longest.
     #[cfg(any(feature = "redis", test))]
-    pub(crate) fn prolong(&mut self) {
+    pub fn prolong(&mut self) {
         self.next = self.longest;
     }
 
     /// Starts again with the first wait.
-    pub(crate) fn reset(&mut self) {
+    pub fn reset(&mut self) {
         self.next = self.first;
     }
 }

@@ -128,7 +128,7 @@ pub(crate) struct Running(Arc<AtomicBool>);
 
 impl SingleTask {
     /// Starts a task, unless one is running. Returns `false` if none runs, since the system cannot start the thread now.
-    pub(crate) fn start<T>(&self, task: impl FnOnce(Running) -> T) -> bool
+    pub fn start<T>(&self, task: impl FnOnce(Running) -> T) -> bool
     where
         T: Future<Output = ()> + Send + 'static,
     {
@@ -141,7 +141,7 @@ impl SingleTask {
 
     /// Returns whether a task is running.
     #[cfg(test)]
-    pub(crate) fn is_running(&self) -> bool {
+    pub fn is_running(&self) -> bool {
         self.is_running.load(Ordering::Acquire)
     }
 }
@@ -164,7 +164,7 @@ pub(crate) struct CallersRuntime(Mutex<Option<Handle>>);
 #[cfg(feature = "redis")]
 impl CallersRuntime {
     /// Returns the current runtime, or at home that of the latest caller, if there was one.
-    pub(crate) fn choose(&self, current: Handle) -> Handle {
+    pub fn choose(&self, current: Handle) -> Handle {
         let mut latest = self.0.lock();
         if is_current() {
             return latest.clone().unwrap_or(current);
@@ -174,7 +174,7 @@ impl CallersRuntime {
     }
 
     /// Forgets a runtime that is not driven.
-    pub(crate) fn forget(&self) {
+    pub fn forget(&self) {
         *self.0.lock() = None;
     }
 }
@@ -209,7 +209,7 @@ enum Place {
 impl LastingTask {
     /// Drops the future, wherever it is polled.
     #[cfg(feature = "redis")]
-    pub(crate) fn cancel(&self) {
+    pub fn cancel(&self) {
         let place = std::mem::replace(&mut *self.place.lock(), Place::Cancelled);
         if let Place::Spawned(task) = place {
             task.abort();

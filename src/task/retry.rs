@@ -58,7 +58,7 @@ struct RetryItem<T> {
 
 impl<T: Send + Sync + 'static> RetryQueue<T> {
     /// Adds an item to the owner's queue, to be tried until this deadline. Returns `false` if the queue is full.
-    pub(crate) fn add<O: RetryOwner<Item = T>>(owner: &Arc<O>, item: T, until: Timestamp) -> bool {
+    pub fn add<O: RetryOwner<Item = T>>(owner: &Arc<O>, item: T, until: Timestamp) -> bool {
         // Releases, which can be repeated, are more urgent than corrections, which cannot: half of the room is theirs.
         let capacity = if O::is_repeatable(&item) {
             CAPACITY
@@ -77,7 +77,7 @@ impl<T: Send + Sync + 'static> RetryQueue<T> {
     }
 
     /// Starts the task if items wait, since the system may have had no thread for it before.
-    pub(crate) fn resume<O: RetryOwner<Item = T>>(owner: &Arc<O>) {
+    pub fn resume<O: RetryOwner<Item = T>>(owner: &Arc<O>) {
         let queue = owner.retry_queue();
         // Locked until the task has started, so that one that ends does not miss an item.
         let state = queue.state.lock();

@@ -5,7 +5,7 @@ use metrics::Unit;
 /// A metric, as recorders describe it.
 #[derive(Debug)]
 pub(super) struct Metric {
-    pub(super) name: &'static str,
+    pub name: &'static str,
     kind: Kind,
     unit: Unit,
     description: &'static str,

@@ -15,7 +15,7 @@ use super::{catalog, series::SeriesTable};
 #[derive(Debug)]
 pub(super) struct DecisionCounters {
     table: SeriesTable<OutcomeCounters>,
-    pub(super) failed: Counter,
+    pub failed: Counter,
 }
 
 /// The counters of one policy and tier, each registered with its first decision.
@@ -23,7 +23,7 @@ type OutcomeCounters = [OnceLock<Counter>; 2 * OUTCOMES * PLACES];
 
 impl DecisionCounters {
     /// Registers the counter of errors. The others follow with their first decision.
-    pub(super) fn register() -> Self {
+    pub fn register() -> Self {
         Self {
             table: SeriesTable::default(),
             failed: counter!(catalog::FAILED_DECISIONS.name),
@@ -32,13 +32,7 @@ impl DecisionCounters {
 
     /// Counts the decision of one policy.
     #[inline]
-    pub(super) fn count(
-        &self,
-        policy: &Policy,
-        is_shadow: bool,
-        outcome: Outcome,
-        counted_by: CountedBy,
-    ) {
+    pub fn count(&self, policy: &Policy, is_shadow: bool, outcome: Outcome, counted_by: CountedBy) {
         let series = self.table.of(policy);
         let outcomes = usize::from(is_shadow) * OUTCOMES + outcome as usize;
         let index = outcomes * PLACES + counted_by as usize;

@@ -63,7 +63,7 @@ pub(crate) struct DecisionObserver {
 
 impl DecisionObserver {
     /// Returns an observer that passes decisions to these recorders too.
-    pub(crate) fn with(recorders: &Recorders) -> Self {
+    pub fn with(recorders: &Recorders) -> Self {
         Self {
             #[cfg(feature = "metrics")]
             counters: Arc::default(),
@@ -75,19 +75,19 @@ impl DecisionObserver {
 
     /// Describes all metrics to the recorder, and exports the counter of errors, at first with 0.
     #[cfg(feature = "metrics")]
-    pub(crate) fn show(&self) {
+    pub fn show(&self) {
         self.counters.with(DecisionCounters::register, |_| {});
     }
 
     /// Returns the numbers of decisions, which are counted from the first call on.
     #[cfg(feature = "dashboard")]
-    pub(crate) fn tally(&self) -> &DecisionTally {
+    pub fn tally(&self) -> &DecisionTally {
         self.tally.get_or_init(DecisionTally::default)
     }
 
     /// Returns whether nothing would be done with a decision, so that it need not be shown.
     #[inline]
-    pub(crate) fn is_idle(&self) -> bool {
+    pub fn is_idle(&self) -> bool {
         #[cfg(feature = "tracing")]
         let is_logged = is_logged();
         #[cfg(not(feature = "tracing"))]
@@ -97,7 +97,7 @@ impl DecisionObserver {
 
     /// Records the decision when it is made. A decision whose caller leaves before that is not recorded.
     #[inline]
-    pub(crate) fn observe(&self, charges: &[Charge<'_>], decided: &mut StoreFuture<Decision>) {
+    pub fn observe(&self, charges: &[Charge<'_>], decided: &mut StoreFuture<Decision>) {
         match decided.as_ready() {
             Some(result) => self.record(charges, result),
             None => self.observe_pending(charges, decided),

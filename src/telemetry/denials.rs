@@ -42,7 +42,7 @@ impl RecentDenials {
     /// # Errors
     ///
     /// [`ErrorKind::InvalidConfig`] for 0, and for more than [`MAX_PAIRS`].
-    pub(crate) fn new(pairs: usize) -> Result<Self, Error> {
+    pub fn new(pairs: usize) -> Result<Self, Error> {
         if !(1..=MAX_PAIRS).contains(&pairs) {
             return Err(Error::new(
                 ErrorKind::InvalidConfig,
@@ -56,7 +56,7 @@ impl RecentDenials {
     }
 
     /// Records a denial for each charge whose policy denied the request, or would have if it were enforced.
-    pub(crate) fn record(&self, charges: &[Charge<'_>], decision: &Decision) {
+    pub fn record(&self, charges: &[Charge<'_>], decision: &Decision) {
         for (charge, state) in charges.iter().zip(decision.states()) {
             if state.outcome() != Outcome::Allowed {
                 self.note(charge, state, decision);
@@ -65,7 +65,7 @@ impl RecentDenials {
     }
 
     /// Returns the last denial of a key under a policy.
-    pub(crate) fn last(&self, policy: &Policy, key: &Key) -> Option<LastDenial> {
+    pub fn last(&self, policy: &Policy, key: &Key) -> Option<LastDenial> {
         let hash = hash(policy, key);
         let set = self.set_of(hash).lock();
         let mut entries = set.iter().flatten();

@@ -43,7 +43,7 @@ impl<T> PerRecorder<T> {
     ///
     /// Does nothing for the recorders after the first [`MAX_RECORDERS`].
     #[inline]
-    pub(super) fn with(&self, register: impl FnOnce() -> T, record: impl FnOnce(&T)) {
+    pub fn with(&self, register: impl FnOnce() -> T, record: impl FnOnce(&T)) {
         with_recorder(|recorder| {
             let address = address_of(recorder);
             match self.first.get() {

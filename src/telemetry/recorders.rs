@@ -20,15 +20,15 @@ pub(crate) struct Recorders {
     hooks: Vec<Hook>,
     /// Keeps the last denial of each key.
     #[cfg(feature = "explain")]
-    pub(crate) denials: Option<RecentDenials>,
+    pub denials: Option<RecentDenials>,
     /// Counts denied requests by key.
     #[cfg(feature = "top-keys")]
-    pub(crate) top_keys: Option<TopKeys>,
+    pub top_keys: Option<TopKeys>,
 }
 
 impl Recorders {
     /// Adds a hook.
-    pub(crate) fn hook(
+    pub fn hook(
         &mut self,
         hook: impl Fn(&[Charge<'_>], &Result<Decision, Error>) + Send + Sync + 'static,
     ) {
@@ -41,13 +41,13 @@ impl Recorders {
     ///
     /// [`ErrorKind::InvalidConfig`](crate::ErrorKind::InvalidConfig) for an impossible number.
     #[cfg(feature = "explain")]
-    pub(crate) fn keeping_denials(mut self, pairs: Option<usize>) -> Result<Self, Error> {
+    pub fn keeping_denials(mut self, pairs: Option<usize>) -> Result<Self, Error> {
         self.denials = pairs.map(RecentDenials::new).transpose()?;
         Ok(self)
     }
 
     /// Returns all that is called with each decision; `None` if nothing is.
-    pub(super) fn hooks(&self) -> Option<Arc<[Hook]>> {
+    pub fn hooks(&self) -> Option<Arc<[Hook]>> {
         #[cfg_attr(
             not(any(feature = "explain", feature = "top-keys")),
             expect(unused_mut, reason = "these features add theirs")

@@ -37,10 +37,10 @@ type Link<T> = OnceLock<Box<PolicySeries<T>>>;
 /// The value of one policy and tier.
 pub(super) struct PolicySeries<T> {
     id: u64,
-    pub(super) policy: Box<str>,
+    pub policy: Box<str>,
     /// `none` for the policy's own quota.
-    pub(super) tier: Box<str>,
-    pub(super) value: T,
+    pub tier: Box<str>,
+    pub value: T,
     next: Link<T>,
 }
 
@@ -53,7 +53,7 @@ struct Counts {
 impl<T: Default> SeriesTable<T> {
     /// Returns the series of a policy, which is new if it is the first of its policy and tier.
     #[inline]
-    pub(super) fn of(&self, policy: &Policy) -> &PolicySeries<T> {
+    pub fn of(&self, policy: &Policy) -> &PolicySeries<T> {
         match self.find(policy.series()) {
             Ok(series) => series,
             Err(_) => self.add(policy),
@@ -123,7 +123,7 @@ impl<T: Default> SeriesTable<T> {
 #[cfg(feature = "dashboard")]
 impl<T> SeriesTable<T> {
     /// Returns all series, and last that of everything beyond the last pair.
-    pub(super) fn iter(&self) -> impl Iterator<Item = &PolicySeries<T>> {
+    pub fn iter(&self) -> impl Iterator<Item = &PolicySeries<T>> {
         let boxes = self
             .heads
             .iter()

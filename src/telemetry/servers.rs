@@ -36,7 +36,7 @@ struct BreakerCounters {
 
 impl BreakerMetrics {
     /// Returns the metrics of the server at this address.
-    pub(crate) fn new(address: impl FnOnce() -> Option<String>) -> Self {
+    pub fn new(address: impl FnOnce() -> Option<String>) -> Self {
         #[cfg(not(feature = "metrics"))]
         let _ = address;
         Self {
@@ -48,31 +48,31 @@ impl BreakerMetrics {
     }
 
     /// Exports all counters, at first with 0.
-    pub(crate) fn show(&self) {
+    pub fn show(&self) {
         #[cfg(feature = "metrics")]
         self.record(|_| {});
     }
 
     /// Counts that the breaker opened.
-    pub(crate) fn opened(&self) {
+    pub fn opened(&self) {
         #[cfg(feature = "metrics")]
         self.record(|counters| counters.opened.increment(1));
     }
 
     /// Counts that the breaker closed.
-    pub(crate) fn closed(&self) {
+    pub fn closed(&self) {
         #[cfg(feature = "metrics")]
         self.record(|counters| counters.closed.increment(1));
     }
 
     /// Counts a decision that was made without the server, since it failed.
-    pub(crate) fn decided_without(&self) {
+    pub fn decided_without(&self) {
         #[cfg(feature = "metrics")]
         self.record(|counters| counters.fallback.increment(1));
     }
 
     /// Counts a decision that was shed.
-    pub(crate) fn shed(&self) {
+    pub fn shed(&self) {
         #[cfg(feature = "metrics")]
         self.record(|counters| counters.shed.increment(1));
     }
@@ -123,7 +123,7 @@ struct CallHistograms {
 #[cfg(feature = "metrics")]
 impl CallMetrics {
     /// Returns the metrics of the server at this address; `None` if it is unknown.
-    pub(crate) fn new(address: Option<String>) -> Self {
+    pub fn new(address: Option<String>) -> Self {
         Self {
             server: catalog::server_label(address.as_deref()),
             histograms: PerRecorder::default(),
@@ -135,7 +135,7 @@ impl CallMetrics {
     /// Records a call that got a reply.
     ///
     /// `waited` is how long its oldest charge waited to be sent, and `took` the time from then until the reply was read.
-    pub(crate) fn replied(&self, waited: Duration, took: Duration, charges: usize) {
+    pub fn replied(&self, waited: Duration, took: Duration, charges: usize) {
         let histogram = |name: &'static str| histogram!(name, "server" => self.server.clone());
         let register = || CallHistograms {
             queue_wait: histogram(catalog::QUEUE_WAIT.name),
@@ -157,7 +157,7 @@ impl CallMetrics {
 
     /// Returns the latencies of all calls since this was first called.
     #[cfg(feature = "dashboard")]
-    pub(crate) fn latency(&self) -> CallLatency {
+    pub fn latency(&self) -> CallLatency {
         let durations = self.durations.get_or_init(Box::default);
         CallLatency {
             queue_wait: durations.queue_wait.counts(),

@@ -31,13 +31,7 @@ pub(crate) struct DecisionTally {
 
 impl DecisionTally {
     /// Counts the decision of one policy.
-    pub(super) fn count(
-        &self,
-        policy: &Policy,
-        is_shadow: bool,
-        outcome: Outcome,
-        counted_by: CountedBy,
-    ) {
+    pub fn count(&self, policy: &Policy, is_shadow: bool, outcome: Outcome, counted_by: CountedBy) {
         let counts = &self.table.of(policy).value;
         let kind = match (outcome, is_shadow) {
             (Outcome::Allowed, _) => ALLOWED,
@@ -52,17 +46,17 @@ impl DecisionTally {
     }
 
     /// Counts a request for which the store returned an error.
-    pub(super) fn count_failure(&self) {
+    pub fn count_failure(&self) {
         self.failed.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Returns the number of requests for which the store returned an error.
-    pub(crate) fn failed(&self) -> u64 {
+    pub fn failed(&self) -> u64 {
         self.failed.load(Ordering::Relaxed)
     }
 
     /// Returns the numbers of each policy and tier that had a decision.
-    pub(crate) fn counts(&self) -> impl Iterator<Item = DecisionCount<'_>> {
+    pub fn counts(&self) -> impl Iterator<Item = DecisionCount<'_>> {
         let counts = self.table.iter().map(|series| DecisionCount {
             policy: &series.policy,
             tier: &series.tier,
@@ -80,12 +74,12 @@ impl DecisionTally {
 /// The numbers of decisions of one policy and tier at one moment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DecisionCount<'a> {
-    pub(crate) policy: &'a str,
+    pub policy: &'a str,
     /// `none` for the policy's own quota.
-    pub(crate) tier: &'a str,
+    pub tier: &'a str,
     /// Allowed, denied, would have been denied, unavailable. The last one is the part of all these that was not counted by
     /// the store.
-    pub(crate) counts: [u64; KINDS],
+    pub counts: [u64; KINDS],
 }
 
 pub(crate) const KINDS: usize = 5;

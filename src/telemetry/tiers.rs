@@ -26,25 +26,25 @@ struct TierCounters {
 
 impl TierMetrics {
     /// Counts a tier that was cached and is used.
-    pub(crate) fn hit(&self) {
+    pub fn hit(&self) {
         #[cfg(feature = "metrics")]
         self.record(|counters| counters.hits.increment(1));
     }
 
     /// Counts a tier that is used while it is looked up again.
-    pub(crate) fn stale_hit(&self) {
+    pub fn stale_hit(&self) {
         #[cfg(feature = "metrics")]
         self.record(|counters| counters.stale_hits.increment(1));
     }
 
     /// Counts a request that waits for a lookup, or for which too many were running.
-    pub(crate) fn missed(&self) {
+    pub fn missed(&self) {
         #[cfg(feature = "metrics")]
         self.record(|counters| counters.misses.increment(1));
     }
 
     /// Counts a lookup that failed.
-    pub(crate) fn failed(&self) {
+    pub fn failed(&self) {
         #[cfg(feature = "metrics")]
         self.record(|counters| counters.failures.increment(1));
     }

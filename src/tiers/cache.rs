@@ -205,16 +205,16 @@ fn finished(mut lookup: LookupReceiver) -> TierFuture {
 
 /// Settings of a cache. The methods of [`TierCacheBuilder`](super::TierCacheBuilder) describe each.
 pub(super) struct Settings {
-    pub(super) resolver: Box<dyn TierResolver>,
-    pub(super) max_keys: usize,
-    pub(super) max_lookups: usize,
-    pub(super) ttl: Duration,
-    pub(super) negative_ttl: Duration,
-    pub(super) retry_failed_after: Duration,
-    pub(super) serve_stale: Duration,
-    pub(super) serve_last_known: Duration,
-    pub(super) deadline: Duration,
-    pub(super) clock: Clock,
+    pub resolver: Box<dyn TierResolver>,
+    pub max_keys: usize,
+    pub max_lookups: usize,
+    pub ttl: Duration,
+    pub negative_ttl: Duration,
+    pub retry_failed_after: Duration,
+    pub serve_stale: Duration,
+    pub serve_last_known: Duration,
+    pub deadline: Duration,
+    pub clock: Clock,
 }
 
 impl fmt::Debug for Settings {

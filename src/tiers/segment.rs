@@ -15,29 +15,29 @@ pub(super) struct CacheSegment {
     /// The keys of the entries, each once, in the order in which they are considered for eviction.
     order: VecDeque<Key>,
     /// The lookups that are running.
-    pub(super) lookups: HashMap<Key, LookupReceiver>,
+    pub lookups: HashMap<Key, LookupReceiver>,
 }
 
 /// Cache entry of a key.
 #[derive(Clone, Debug)]
 pub(super) struct TierEntry {
     /// Result of the last lookup that succeeded, if any.
-    pub(super) known: Option<KnownTier>,
+    pub known: Option<KnownTier>,
     /// Time from which the key must be looked up again.
-    pub(super) due: Timestamp,
+    pub due: Timestamp,
     /// CLOCK reference bit: set on access, cleared when the hand passes.
-    pub(super) is_referenced: bool,
+    pub is_referenced: bool,
 }
 
 /// Result of a lookup that succeeded.
 #[derive(Clone, Debug)]
 pub(super) struct KnownTier {
     /// `None` if the key has no tier.
-    pub(super) tier: Option<Tier>,
+    pub tier: Option<Tier>,
     /// Until this time, requests do not wait for the next lookup.
-    pub(super) stale_until: Timestamp,
+    pub stale_until: Timestamp,
     /// Until this time, the tier applies if the next lookup fails or is late.
-    pub(super) until: Timestamp,
+    pub until: Timestamp,
 }
 
 /// State of a lookup.
@@ -63,7 +63,7 @@ pub(crate) enum Cached {
 
 impl CacheSegment {
     /// Returns what can be used without waiting.
-    pub(super) fn cached(&mut self, key: &Key, now: Timestamp) -> Cached {
+    pub fn cached(&mut self, key: &Key, now: Timestamp) -> Cached {
         let Some(entry) = self.entries.get_mut(key) else {
             return Cached::Missing;
         };
@@ -78,12 +78,12 @@ impl CacheSegment {
     }
 
     /// Returns the tier that applies if the key cannot be looked up.
-    pub(super) fn last_known(&self, key: &Key, now: Timestamp) -> Option<Tier> {
+    pub fn last_known(&self, key: &Key, now: Timestamp) -> Option<Tier> {
         self.entries.get(key)?.tier(now)
     }
 
     /// Ends a lookup. Returns `false` if the key was forgotten meanwhile, so that the result may be outdated.
-    pub(super) fn finish_lookup(&mut self, key: &Key, lookup: &LookupReceiver) -> bool {
+    pub fn finish_lookup(&mut self, key: &Key, lookup: &LookupReceiver) -> bool {
         let running = self.lookups.get(key);
         let is_current = running.is_some_and(|running| running.same_channel(lookup));
         if is_current {
@@ -92,12 +92,12 @@ impl CacheSegment {
         is_current
     }
 
-    pub(super) fn entry(&self, key: &Key) -> Option<&TierEntry> {
+    pub fn entry(&self, key: &Key) -> Option<&TierEntry> {
         self.entries.get(key)
     }
 
     /// Inserts or replaces the entry of a key. If there are `capacity` entries, evicts another one.
-    pub(super) fn insert(&mut self, key: Key, entry: TierEntry, capacity: usize) {
+    pub fn insert(&mut self, key: Key, entry: TierEntry, capacity: usize) {
         if let Some(former) = self.entries.get_mut(&key) {
             *former = entry;
             return;
@@ -128,25 +128,25 @@ impl CacheSegment {
         }
     }
 
-    pub(super) fn forget(&mut self, key: &Key) {
+    pub fn forget(&mut self, key: &Key) {
         self.lookups.remove(key);
         if self.entries.remove(key).is_some() {
             self.order.retain(|other| other != key);
         }
     }
 
-    pub(super) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         *self = Self::default();
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.entries.len()
     }
 }
 
 impl TierEntry {
     /// Returns the tier that applies while no lookup returns a newer one.
-    pub(super) fn tier(&self, now: Timestamp) -> Option<Tier> {
+    pub fn tier(&self, now: Timestamp) -> Option<Tier> {
         let known = self.known.as_ref()?;
         known.tier.clone().filter(|_| now < known.until)
     }

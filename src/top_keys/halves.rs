@@ -25,7 +25,7 @@ pub(super) struct Halves {
 
 impl Halves {
     /// Allocates both halves, each with this many counters.
-    pub(super) fn new(capacity: usize, number: u64) -> Self {
+    pub fn new(capacity: usize, number: u64) -> Self {
         let [current, previous] = [(); 2].map(|()| Summary::new(capacity));
         Self {
             number,
@@ -35,13 +35,13 @@ impl Halves {
     }
 
     /// Counts units of a key in the half with this number.
-    pub(super) fn record(&mut self, number: u64, hash: u64, key: &Key, units: u64) {
+    pub fn record(&mut self, number: u64, hash: u64, key: &Key, units: u64) {
         self.rotate_to(number);
         self.current.record(hash, key, units);
     }
 
     /// Returns the summary of the half with this number. `None` if it is neither the current half nor the previous one.
-    pub(super) fn of(&self, number: u64) -> Option<&Summary> {
+    pub fn of(&self, number: u64) -> Option<&Summary> {
         match self.number.checked_sub(number)? {
             0 => Some(&self.current),
             1 => Some(&self.previous),

@@ -45,12 +45,7 @@ pub(super) type Counted<'a> = (&'a str, u64, u64);
 
 impl<'a> MergedList<'a> {
     /// Adds a list, in which no key is repeated.
-    pub(super) fn add(
-        &mut self,
-        total: u64,
-        unlisted: u64,
-        keys: impl IntoIterator<Item = Counted<'a>>,
-    ) {
+    pub fn add(&mut self, total: u64, unlisted: u64, keys: impl IntoIterator<Item = Counted<'a>>) {
         self.total = self.total.saturating_add(total);
         self.unlisted = self.unlisted.saturating_add(unlisted);
         for (key, count, error) in keys {
@@ -67,12 +62,12 @@ impl<'a> MergedList<'a> {
     }
 
     /// Returns the sum of all totals.
-    pub(super) fn total(&self) -> u64 {
+    pub fn total(&self) -> u64 {
         self.total
     }
 
     /// Returns `unlisted`, and the largest counts, in descending order. Equal counts are in the order of the keys.
-    pub(super) fn largest(&self, count: usize) -> (u64, Vec<Counted<'a>>) {
+    pub fn largest(&self, count: usize) -> (u64, Vec<Counted<'a>>) {
         let counted = self.keys.iter().map(|(key, sum)| {
             let missing = self.unlisted.saturating_sub(sum.unlisted);
             let add = |units: u64| units.saturating_add(missing);

@@ -52,10 +52,10 @@ pub(super) struct Summary {
 /// The count of one key.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct KeyCounter {
-    pub(super) key: Key,
-    pub(super) count: u64,
+    pub key: Key,
+    pub count: u64,
     /// The part of the count that may belong to other keys.
-    pub(super) error: u64,
+    pub error: u64,
     hash: u64,
     /// Position in the heap.
     position: u16,
@@ -63,7 +63,7 @@ pub(super) struct KeyCounter {
 
 impl Summary {
     /// Allocates a summary with 1 to [`MAX_CAPACITY`] counters.
-    pub(super) fn new(capacity: usize) -> Self {
+    pub fn new(capacity: usize) -> Self {
         Self {
             counters: Vec::with_capacity(capacity),
             heap: Vec::with_capacity(capacity),
@@ -73,7 +73,7 @@ impl Summary {
     }
 
     /// Counts units of a key. `hash` is its keyed hash.
-    pub(super) fn record(&mut self, hash: u64, key: &Key, units: u64) {
+    pub fn record(&mut self, hash: u64, key: &Key, units: u64) {
         self.total = self.total.saturating_add(units);
         let place = self.find(hash, key);
         let index = self.table[place];
@@ -90,7 +90,7 @@ impl Summary {
     }
 
     /// Removes all counts.
-    pub(super) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         self.counters.clear();
         self.heap.clear();
         self.table.fill(EMPTY);
@@ -98,17 +98,17 @@ impl Summary {
     }
 
     /// Returns the counters, in no order.
-    pub(super) fn counters(&self) -> &[KeyCounter] {
+    pub fn counters(&self) -> &[KeyCounter] {
         &self.counters
     }
 
     /// Returns the sum of all recorded units.
-    pub(super) fn total(&self) -> u64 {
+    pub fn total(&self) -> u64 {
         self.total
     }
 
     /// Returns the largest count that a key without a counter may have.
-    pub(super) fn unlisted(&self) -> u64 {
+    pub fn unlisted(&self) -> u64 {
         match self.heap.first() {
             Some(index) if self.counters.len() == self.counters.capacity() => {
                 self.counters[usize::from(*index)].count

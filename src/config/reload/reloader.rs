@@ -33,8 +33,8 @@ use super::{
 pub(super) struct Reloader {
     /// The settings of the layer, without the rules of the source.
     template: RateLimitLayerBuilder,
-    pub(super) reader: RuleSetReader,
-    pub(super) origin: RuleOrigin,
+    pub reader: RuleSetReader,
+    pub origin: RuleOrigin,
     layer: Weak<Replaceable>,
     /// Held from the reading of a text to the swap, so that no older text replaces a newer one, and one text is parsed at a
     /// time. Whoever only looks at the rules never waits for it.
@@ -54,7 +54,7 @@ struct TakenVersions {
 
 impl Reloader {
     /// Returns a reloader of a layer that was built by `template` and has this current version.
-    pub(super) fn new(
+    pub fn new(
         (template, reader): (RateLimitLayerBuilder, RuleSetReader),
         origin: RuleOrigin,
         layer: Weak<Replaceable>,
@@ -79,17 +79,17 @@ impl Reloader {
         }
     }
 
-    pub(super) fn subscribe(&self) -> watch::Receiver<RulesState> {
+    pub fn subscribe(&self) -> watch::Receiver<RulesState> {
         self.state.subscribe()
     }
 
     /// Returns the latest versions that were current in this process, from the oldest.
-    pub(super) fn history(&self) -> Vec<RuleVersion> {
+    pub fn history(&self) -> Vec<RuleVersion> {
         self.progress.lock().history.iter().cloned().collect()
     }
 
     /// Returns the number of the current version.
-    pub(super) fn number(&self) -> u64 {
+    pub fn number(&self) -> u64 {
         self.state.borrow().version.number()
     }
 
@@ -104,7 +104,7 @@ impl Reloader {
     // === Text that was read ===
 
     /// Returns whether what was read is current or was refused already.
-    pub(super) fn is_known(&self, read: &Result<(Format, String), RuleSetError>) -> bool {
+    pub fn is_known(&self, read: &Result<(Format, String), RuleSetError>) -> bool {
         let progress = self.progress.lock();
         let state = self.state.borrow();
         match read {
@@ -120,7 +120,7 @@ impl Reloader {
     }
 
     /// Takes a text that was read, on this thread, if it is new and has no faults. For threads without a runtime.
-    pub(super) fn take_read(&self, read: Result<(Format, String), RuleSetError>) {
+    pub fn take_read(&self, read: Result<(Format, String), RuleSetError>) {
         let _turn = self.turn.blocking_lock();
         // A refusal is logged where it is noted.
         let Ok(Some(new)) = self.new_text(read) else {
@@ -135,7 +135,7 @@ impl Reloader {
     /// # Errors
     ///
     /// Why the text was refused, now or before.
-    pub(super) async fn take_from(
+    pub async fn take_from(
         &self,
         read: impl FnOnce() -> Result<(Format, String), RuleSetError> + Send + 'static,
     ) -> Result<(), ReloadError> {
@@ -223,7 +223,7 @@ impl Reloader {
     /// # Errors
     ///
     /// Why they were not taken. The source has not changed, so it is not noted as a refusal.
-    pub(super) async fn take_pushed(&self, new: NewRules) -> Result<RuleVersion, ReloadError> {
+    pub async fn take_pushed(&self, new: NewRules) -> Result<RuleVersion, ReloadError> {
         let _turn = self.turn.lock().await;
         let stored = self.number();
         if new.replaced.is_some_and(|replaced| replaced != stored) {
@@ -240,10 +240,7 @@ impl Reloader {
     ///
     /// Why it was refused.
     #[cfg(feature = "redis")]
-    pub(super) async fn take_version(
-        &self,
-        version: RuleVersion,
-    ) -> Result<RuleVersion, ReloadError> {
+    pub async fn take_version(&self, version: RuleVersion) -> Result<RuleVersion, ReloadError> {
         let _turn = self.turn.lock().await;
         let parsed = self.parse(version.format(), version.text()).await?;
         self.take_parsed(version, parsed)
@@ -251,7 +248,7 @@ impl Reloader {
 
     /// Refuses a version that all instances share, in a format that is unknown here.
     #[cfg(feature = "redis")]
-    pub(super) fn refuse_version(&self, error: ReloadError) -> ReloadError {
+    pub fn refuse_version(&self, error: ReloadError) -> ReloadError {
         self.refuse(&mut self.progress.lock(), None, error)
     }
 
@@ -261,7 +258,7 @@ impl Reloader {
     ///
     /// Why not.
     #[cfg(feature = "redis")]
-    pub(super) async fn check(&self, new: &NewRules) -> Result<(), ReloadError> {
+    pub async fn check(&self, new: &NewRules) -> Result<(), ReloadError> {
         let _turn = self.turn.lock().await;
         let rules = self.parse(new.format, &new.rules.text).await??;
         let template = self.template.clone().rules(&rules);
@@ -330,7 +327,7 @@ impl Reloader {
 
     /// Notes that the source cannot be reached. That is logged once until it [can](Self::note_reached).
     #[cfg(feature = "redis")]
-    pub(super) fn note_unreachable(&self, error: ReloadError) -> ReloadError {
+    pub fn note_unreachable(&self, error: ReloadError) -> ReloadError {
         let was_reachable = !matches!(self.state.borrow().last_error, Some(ReloadError::Source(_)));
         self.set_error(Some(error.clone()));
         if was_reachable {
@@ -351,7 +348,7 @@ impl Reloader {
     ///
     /// Why what it has was refused.
     #[cfg(feature = "redis")]
-    pub(super) fn note_reached(&self) -> Result<(), ReloadError> {
+    pub fn note_reached(&self) -> Result<(), ReloadError> {
         let progress = self.progress.lock();
         let refusal = progress.refused.as_ref().map(|(_, error)| error);
         self.set_error(refusal.cloned());

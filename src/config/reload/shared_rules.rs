@@ -30,24 +30,24 @@ pub(super) type Seen<'a> = tokio::sync::MutexGuard<'a, Option<RulesId>>;
 pub(super) type Read = Result<RuleVersion, ReloadError>;
 
 impl SharedRules {
-    pub(super) fn new(store: Arc<dyn RuleStore>) -> Self {
+    pub fn new(store: Arc<dyn RuleStore>) -> Self {
         Self {
             store,
             seen: tokio::sync::Mutex::new(None),
         }
     }
 
-    pub(super) fn store(&self) -> &Arc<dyn RuleStore> {
+    pub fn store(&self) -> &Arc<dyn RuleStore> {
         &self.store
     }
 
     /// Waits until no other call reads or pushes.
-    pub(super) async fn turn(&self) -> Seen<'_> {
+    pub async fn turn(&self) -> Seen<'_> {
         self.seen.lock().await
     }
 
     /// Returns the number of the version that was stored last, as far as it is known; `None` for none.
-    pub(super) async fn seen(&self) -> Option<u64> {
+    pub async fn seen(&self) -> Option<u64> {
         self.seen.lock().await.map(|seen| seen.version)
     }
 
@@ -57,7 +57,7 @@ impl SharedRules {
     /// # Errors
     ///
     /// [`ReloadError::Source`] if Redis cannot be read.
-    pub(super) async fn read(&self, seen: &mut Seen<'_>) -> Result<Option<Read>, ReloadError> {
+    pub async fn read(&self, seen: &mut Seen<'_>) -> Result<Option<Read>, ReloadError> {
         let stored = self.store.rules_id().await.map_err(ReloadError::Source)?;
         if stored == **seen {
             return Ok(None);
@@ -78,7 +78,7 @@ impl SharedRules {
     /// # Errors
     ///
     /// [`ReloadError::Conflict`] if others were stored meanwhile, and [`ReloadError::Source`] if Redis does not store them.
-    pub(super) async fn push(
+    pub async fn push(
         &self,
         seen: &mut Seen<'_>,
         new: NewRules,
@@ -105,7 +105,7 @@ impl SharedRules {
     /// # Errors
     ///
     /// [`ReloadError::Source`] if Redis cannot be read.
-    pub(super) async fn history(&self) -> Result<Vec<RuleVersion>, ReloadError> {
+    pub async fn history(&self) -> Result<Vec<RuleVersion>, ReloadError> {
         let stored = self.store.rules_history().await;
         let stored = stored.map_err(ReloadError::Source)?;
         let versions = stored.into_iter();

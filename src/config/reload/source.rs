@@ -114,7 +114,7 @@ pub(super) enum RuleOrigin {
 
 impl RuleOrigin {
     /// Returns the name of the origin in messages.
-    pub(super) fn name(&self) -> String {
+    pub fn name(&self) -> String {
         match self {
             Self::File(path) => path.display().to_string(),
             Self::InProcess => "rules".to_owned(),

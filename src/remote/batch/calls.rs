@@ -43,35 +43,35 @@ use super::queue::{Job, Waiter};
 /// Identifies a call in flight and the connection that carries it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CallId {
-    pub(super) number: u64,
+    pub number: u64,
     /// The index of the lane.
-    pub(super) lane: usize,
+    pub lane: usize,
     /// The connection_id of the lane's connection when the call was scheduled.
-    pub(super) connection_id: u64,
+    pub connection_id: u64,
 }
 
 /// A call in flight, for the task that makes it.
 #[derive(Clone, Debug)]
 pub(super) struct CallHandle {
-    pub(super) id: CallId,
-    pub(super) alarm: Arc<Alarm>,
+    pub id: CallId,
+    pub alarm: Arc<Alarm>,
     /// How long its oldest job waited to be sent.
     #[cfg(feature = "metrics")]
-    pub(super) waited: Duration,
+    pub waited: Duration,
 }
 
 /// A call in flight, for the deadlines.
 #[derive(Debug)]
 pub(super) struct PendingCall {
     call: CallHandle,
-    pub(super) sent_at: Timestamp,
+    pub sent_at: Timestamp,
     /// When its oldest job must have a reply.
     due: Timestamp,
     /// `due` before it was extended.
     original_due: Timestamp,
-    pub(super) charges: usize,
+    pub charges: usize,
     /// The callers of its jobs; empty for a call in its caller's own future.
-    pub(super) waiters: Vec<Waiter>,
+    pub waiters: Vec<Waiter>,
 }
 
 impl PendingCall {
@@ -81,7 +81,7 @@ impl PendingCall {
     }
 
     /// Returns whether its jobs still wait for the reply.
-    pub(super) fn is_in_time(&self) -> bool {
+    pub fn is_in_time(&self) -> bool {
         !self.call.alarm.is_expired()
     }
 }
@@ -90,19 +90,19 @@ impl PendingCall {
 #[derive(Debug, Default)]
 pub(super) struct Overdue {
     /// Jobs that waited in the queue for the whole deadline.
-    pub(super) unsent: Vec<Waiter>,
+    pub unsent: Vec<Waiter>,
     /// Jobs to hand back to their callers, since the dispatcher does not run.
-    pub(super) stranded: VecDeque<Job>,
+    pub stranded: VecDeque<Job>,
     /// Jobs of calls whose tasks nobody polls any more.
-    pub(super) unpolled: Vec<Waiter>,
+    pub unpolled: Vec<Waiter>,
     /// Connections without a reply for a deadline: lane and connection_id.
-    pub(super) unresponsive: Vec<(usize, u64)>,
+    pub unresponsive: Vec<(usize, u64)>,
     /// Whether one of the calls failed and no task reports it.
-    pub(super) is_unreported: bool,
+    pub is_unreported: bool,
     /// Tasks to wake, outside the lock.
-    pub(super) to_wake: Vec<Arc<Alarm>>,
+    pub to_wake: Vec<Arc<Alarm>>,
     /// When to look again; `None` if nothing waits and nothing is in flight.
-    pub(super) next: Option<Timestamp>,
+    pub next: Option<Timestamp>,
 }
 
 // === Calls ===
@@ -291,32 +291,32 @@ pub(super) struct Alarm {
 
 impl Alarm {
     /// Sets the task to wake. Poll the call afterwards, so that no alarm is missed.
-    pub(super) fn register(&self, context: &Context<'_>) {
+    pub fn register(&self, context: &Context<'_>) {
         self.waker.register(context.waker());
     }
 
     /// Wakes the task. Call it without a lock.
-    pub(super) fn ring(&self) {
+    pub fn ring(&self) {
         self.waker.wake();
     }
 
     /// Returns whether the call is due, and its task has not handled that.
-    pub(super) fn is_due(&self) -> bool {
+    pub fn is_due(&self) -> bool {
         self.level() == DUE
     }
 
     /// Returns whether the jobs of the call have timed out.
-    pub(super) fn is_expired(&self) -> bool {
+    pub fn is_expired(&self) -> bool {
         self.level() >= EXPIRED
     }
 
     /// Returns whether the call was abandoned, so that its task must end.
-    pub(super) fn is_abandoned(&self) -> bool {
+    pub fn is_abandoned(&self) -> bool {
         self.level() == ABANDONED
     }
 
     /// Returns whether the call is not due yet.
-    pub(super) fn is_not_due(&self) -> bool {
+    pub fn is_not_due(&self) -> bool {
         self.level() == NOT_DUE
     }
 

@@ -56,7 +56,7 @@ pub(super) enum BatchResult {
 
 impl BatchResult {
     /// Passes the result of each request to `end`, in the order of the requests.
-    pub(super) fn distribute(
+    pub fn distribute(
         self,
         requests: impl ExactSizeIterator<Item = Box<Request>>,
         mut end: impl FnMut(JobResult),

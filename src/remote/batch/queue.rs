@@ -20,10 +20,10 @@ use super::super::protocol::{Redirect, Request, RequestResult};
 /// A request that waits, and the caller that waits for its result.
 #[derive(Debug)]
 pub(super) struct Job {
-    pub(super) request: Box<Request>,
+    pub request: Box<Request>,
     /// When the caller submitted it first. After [`JobResult::NotSent`] it submits it again with the same time.
-    pub(super) submitted_at: Timestamp,
-    pub(super) waiter: Waiter,
+    pub submitted_at: Timestamp,
+    pub waiter: Waiter,
 }
 
 /// The end of a job, which its caller receives.
@@ -45,23 +45,23 @@ pub(super) struct Waiter(oneshot::Sender<JobResult>);
 
 impl Waiter {
     /// Returns a waiter, and the receiver for its caller.
-    pub(super) fn new() -> (Self, oneshot::Receiver<JobResult>) {
+    pub fn new() -> (Self, oneshot::Receiver<JobResult>) {
         let (sender, receiver) = oneshot::channel();
         (Self(sender), receiver)
     }
 
     /// Sends the caller the end of its job.
-    pub(super) fn end(self, result: JobResult) {
+    pub fn end(self, result: JobResult) {
         let _ = self.0.send(result);
     }
 
     /// Sends the caller its result.
-    pub(super) fn complete(self, result: RequestResult) {
+    pub fn complete(self, result: RequestResult) {
         self.end(JobResult::Replied(result));
     }
 
     /// Returns the request, which was not sent, so that the caller can submit it again.
-    pub(super) fn hand_back(self, request: Box<Request>) {
+    pub fn hand_back(self, request: Box<Request>) {
         self.end(JobResult::NotSent(request));
     }
 
@@ -83,22 +83,22 @@ pub(super) struct JobQueue {
 
 impl JobQueue {
     /// Returns whether no job waits.
-    pub(super) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.jobs.is_empty()
     }
 
     /// Returns the number of charges of all jobs.
-    pub(super) fn charges(&self) -> usize {
+    pub fn charges(&self) -> usize {
         self.charges
     }
 
     /// Returns when the oldest job was submitted.
-    pub(super) fn oldest(&self) -> Option<Timestamp> {
+    pub fn oldest(&self) -> Option<Timestamp> {
         self.jobs.front().map(|job| job.submitted_at)
     }
 
     /// Adds a job. Returns the oldest one if more than `max` would wait.
-    pub(super) fn push(&mut self, job: Job, max: usize) -> Option<Job> {
+    pub fn push(&mut self, job: Job, max: usize) -> Option<Job> {
         self.charges += job.request.charges();
         // A job that was handed back may be older than those that wait.
         let before = self
@@ -115,14 +115,14 @@ impl JobQueue {
     }
 
     /// Removes the oldest job.
-    pub(super) fn pop_oldest(&mut self) -> Option<Job> {
+    pub fn pop_oldest(&mut self) -> Option<Job> {
         let job = self.jobs.pop_front()?;
         self.charges -= job.request.charges();
         Some(job)
     }
 
     /// Removes the oldest job if it was submitted before `limit`.
-    pub(super) fn pop_older_than(&mut self, limit: Timestamp) -> Option<Job> {
+    pub fn pop_older_than(&mut self, limit: Timestamp) -> Option<Job> {
         self.drop_abandoned();
         if self.oldest()? < limit {
             self.pop_oldest()
@@ -134,7 +134,7 @@ impl JobQueue {
     /// Removes a batch: up to `max_charges`, but at least one job. With `newest_first` it is taken from the other end.
     ///
     /// A job of more than `max_charges` is sent alone. The batch is empty if all callers have left.
-    pub(super) fn take(&mut self, max_charges: usize, newest_first: bool) -> Vec<Job> {
+    pub fn take(&mut self, max_charges: usize, newest_first: bool) -> Vec<Job> {
         let mut batch = Vec::new();
         let mut charges = 0;
         loop {
@@ -164,7 +164,7 @@ impl JobQueue {
     }
 
     /// Removes all jobs.
-    pub(super) fn drain(&mut self) -> VecDeque<Job> {
+    pub fn drain(&mut self) -> VecDeque<Job> {
         self.charges = 0;
         std::mem::take(&mut self.jobs)
     }

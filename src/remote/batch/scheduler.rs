@@ -62,7 +62,7 @@ use super::{
 pub(in crate::remote) struct Scheduler {
     lanes: Box<[Arc<Lane>]>,
     /// Whether new requests are shed. Every decision reads it without the lock.
-    pub(in crate::remote) shedding: Shedding,
+    pub shedding: Shedding,
     /// Calls with a lower number were begun for a server that has been replaced since.
     first_call_of_server: AtomicU64,
     traffic: Mutex<Traffic>,
@@ -125,30 +125,30 @@ pub(super) enum Dispatch {
 
 /// Requests to send in one call.
 pub(super) struct Batch {
-    pub(super) call: CallHandle,
+    pub call: CallHandle,
     #[expect(clippy::vec_box, reason = "each was boxed when it was made")]
-    pub(super) requests: Vec<Box<Request>>,
+    pub requests: Vec<Box<Request>>,
     /// Whether the dispatcher stops after it.
-    pub(super) is_last: bool,
+    pub is_last: bool,
     /// A lane without a connection, if all others are busy.
-    pub(super) lane_to_dial: Option<usize>,
+    pub lane_to_dial: Option<usize>,
 }
 
 /// The next steps after a call.
 pub(super) struct EndedCall {
     /// The callers of its jobs. Empty if they have timed out, or if the call was in its caller's own future.
-    pub(super) waiters: Vec<Waiter>,
+    pub waiters: Vec<Waiter>,
     /// The task of the call goes on as this dispatcher.
-    pub(super) dispatcher: Option<Dispatcher>,
+    pub dispatcher: Option<Dispatcher>,
     /// Whether its jobs still waited for the reply.
-    pub(super) in_time: bool,
+    pub in_time: bool,
 }
 
 // === Scheduler ===
 
 impl Scheduler {
     /// Returns a scheduler for these lanes, at least one.
-    pub(in crate::remote) fn new(deadline: Duration, lanes: Box<[Arc<Lane>]>) -> Self {
+    pub fn new(deadline: Duration, lanes: Box<[Arc<Lane>]>) -> Self {
         Self {
             shedding: Shedding::default(),
             first_call_of_server: AtomicU64::new(0),
@@ -158,17 +158,17 @@ impl Scheduler {
     }
 
     /// Returns the lanes. A [`CallId`] has the index of one.
-    pub(in crate::remote) fn lanes(&self) -> &[Arc<Lane>] {
+    pub fn lanes(&self) -> &[Arc<Lane>] {
         &self.lanes
     }
 
     /// Returns whether any lane has a connection.
-    pub(in crate::remote) fn is_up(&self) -> bool {
+    pub fn is_up(&self) -> bool {
         self.lanes.iter().any(|lane| lane.connection_id().is_some())
     }
 
     /// Adds the present load to the stats of the server.
-    pub(in crate::remote) fn add_load(&self, stats: ServerStats) -> ServerStats {
+    pub fn add_load(&self, stats: ServerStats) -> ServerStats {
         let traffic = self.traffic.lock();
         let stats = traffic.window.add_to(traffic.calls.add_to(stats));
         stats.waiting(traffic.queue.charges())
@@ -219,7 +219,7 @@ impl Scheduler {
 
     /// Returns the number of the first call that was begun for the present server.
     #[inline]
-    pub(in crate::remote) fn first_call_of_server(&self) -> u64 {
+    pub fn first_call_of_server(&self) -> u64 {
         self.first_call_of_server.load(Ordering::Acquire)
     }
 
@@ -348,7 +348,7 @@ impl Scheduler {
     }
 
     /// Abandons all calls on a connection, and wakes their tasks.
-    pub(super) fn abandon_connection(&self, lane: usize, connection_id: u64) {
+    pub fn abandon_connection(&self, lane: usize, connection_id: u64) {
         let mut traffic = self.traffic.lock();
         let abandoned = traffic.calls.abandon_connection(lane, connection_id);
         drop(traffic);

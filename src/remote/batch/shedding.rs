@@ -17,24 +17,24 @@ pub(in crate::remote) struct Shedding {
 impl Shedding {
     /// Returns whether a request must be shed before any work is done for it.
     #[inline]
-    pub(in crate::remote) fn is_on(&self) -> bool {
+    pub fn is_on(&self) -> bool {
         self.is_on.load(Ordering::Relaxed)
     }
 
     /// Returns the error of a request that is shed, which names whose fault it is.
-    pub(in crate::remote) fn error(&self) -> Error {
+    pub fn error(&self) -> Error {
         classify::overloaded(self.is_process_slow.load(Ordering::Relaxed))
     }
 
     /// Sets whether requests are shed, and whether this process is too slow.
-    pub(super) fn set(&self, is_on: bool, is_process_slow: bool) {
+    pub fn set(&self, is_on: bool, is_process_slow: bool) {
         self.is_on.store(is_on, Ordering::Relaxed);
         self.is_process_slow
             .store(is_process_slow, Ordering::Relaxed);
     }
 
     /// Ends shedding: nothing waits any more.
-    pub(super) fn end(&self) {
+    pub fn end(&self) {
         self.is_on.store(false, Ordering::Relaxed);
     }
 }

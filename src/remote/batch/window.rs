@@ -73,15 +73,15 @@ struct Measurement {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sample {
     /// The number of the call.
-    pub(super) call: u64,
-    pub(super) charges: usize,
+    pub call: u64,
+    pub charges: usize,
     /// Charges in flight when the reply came, with those of the call.
-    pub(super) in_flight: usize,
-    pub(super) round_trip: Duration,
+    pub in_flight: usize,
+    pub round_trip: Duration,
 }
 
 impl SendWindow {
-    pub(super) fn new(deadline: Duration) -> Self {
+    pub fn new(deadline: Duration) -> Self {
         Self {
             deadline,
             throughput: 0,
@@ -96,7 +96,7 @@ impl SendWindow {
     }
 
     /// Returns the number of charges that may be in flight.
-    pub(super) fn capacity(&self) -> usize {
+    pub fn capacity(&self) -> usize {
         let min = if self.is_measured {
             MIN_CAPACITY
         } else {
@@ -106,7 +106,7 @@ impl SendWindow {
     }
 
     /// Adds the shortest round trip that was measured to the stats of the server.
-    pub(super) fn add_to(&self, stats: ServerStats) -> ServerStats {
+    pub fn add_to(&self, stats: ServerStats) -> ServerStats {
         stats.network(self.min_round_trip)
     }
 
@@ -117,29 +117,29 @@ impl SendWindow {
     }
 
     /// Returns the number of charges that the server makes in this time; 0 while the throughput is unknown.
-    pub(super) fn charges_in(&self, time: Duration) -> usize {
+    pub fn charges_in(&self, time: Duration) -> usize {
         let charges = u128::from(self.throughput) * time.as_micros() / 1_000_000;
         usize::try_from(charges).unwrap_or(usize::MAX)
     }
 
     /// Returns whether the throughput of the server was measured.
-    pub(super) fn is_measured(&self) -> bool {
+    pub fn is_measured(&self) -> bool {
         self.is_measured
     }
 
     /// Returns the time from waking a task of the client until it runs.
-    pub(super) fn scheduling_delay(&self) -> Duration {
+    pub fn scheduling_delay(&self) -> Duration {
         self.scheduling_delay
     }
 
     /// Returns whether tasks of the client run so late that decisions are, whatever the server does.
-    pub(super) fn is_process_slow(&self) -> bool {
+    pub fn is_process_slow(&self) -> bool {
         self.scheduling_delay > self.deadline / SLOW_PART
     }
 
     /// Returns how long a request may wait before it is late, if this many charges wait or are in flight: for half of the
     /// deadline, or if the window has room for all of them, while the server can decide it in time.
-    pub(super) fn latest_send(&self, charges: usize) -> Duration {
+    pub fn latest_send(&self, charges: usize) -> Duration {
         if charges > self.capacity() {
             return self.deadline / 2;
         }
@@ -150,30 +150,30 @@ impl SendWindow {
 
     /// Returns how long a request that was submitted at this time has waited. A wait for a connection does not count,
     /// since it is not a sign of overload.
-    pub(super) fn waited(&self, submitted_at: Timestamp, now: Timestamp) -> Duration {
+    pub fn waited(&self, submitted_at: Timestamp, now: Timestamp) -> Duration {
         now.since(submitted_at.max(self.usable_since))
     }
 
     /// Returns whether everything in flight must end, so that one charge can then measure the network.
-    pub(super) fn wants_probe(&self, now: Timestamp) -> bool {
+    pub fn wants_probe(&self, now: Timestamp) -> bool {
         // A call of a blocked runtime or on an unresponsive connection does not end soon. Others must not wait for it.
         let is_fresh = |since| now.since(since) < self.deadline / 2;
         self.probe.wanted_since.is_some_and(is_fresh)
     }
 
     /// Returns whether a charge that measures the network is in flight.
-    pub(super) fn is_probing(&self) -> bool {
+    pub fn is_probing(&self) -> bool {
         self.probe.call.is_some()
     }
 
     /// Notes the number of a call that measures the network.
-    pub(super) fn note_probe(&mut self, call: u64) {
+    pub fn note_probe(&mut self, call: u64) {
         self.probe.wanted_since = None;
         self.probe.call = Some(call);
     }
 
     /// Notes that nothing was in flight until now: a probe that was under way got no reply.
-    pub(super) fn note_idle(&mut self, now: Timestamp) {
+    pub fn note_idle(&mut self, now: Timestamp) {
         self.probe.call = None;
         if !self.measurement.was_limited {
             // Requests before a pause would make the server look slow to the burst after it.
@@ -185,19 +185,19 @@ impl SendWindow {
     }
 
     /// Notes that a request waits because the window is full.
-    pub(super) fn note_limited(&mut self) {
+    pub fn note_limited(&mut self) {
         self.measurement.was_limited = true;
     }
 
     /// Notes the time from starting a task until it ran.
-    pub(super) fn note_scheduling_delay(&mut self, delay: Duration) {
+    pub fn note_scheduling_delay(&mut self, delay: Duration) {
         // A runtime that stood still once is not a busy one.
         let delay = delay.min(self.deadline / 6);
         self.scheduling_delay = (self.scheduling_delay * 3 + delay) / 4;
     }
 
     /// Notes the connection of a call. If `is_idle`, no other connection was of use before it.
-    pub(super) fn note_connection(&mut self, connection_id: u64, now: Timestamp, is_idle: bool) {
+    pub fn note_connection(&mut self, connection_id: u64, now: Timestamp, is_idle: bool) {
         if connection_id <= self.connection_id {
             return;
         }
@@ -210,7 +210,7 @@ impl SendWindow {
     }
 
     /// Notes a call with a reply, which came now.
-    pub(super) fn note_reply(&mut self, now: Timestamp, sample: Sample) {
+    pub fn note_reply(&mut self, now: Timestamp, sample: Sample) {
         let min_round_trip = self.note_round_trip(sample);
         let max_time = self.time();
         let measurement = &mut self.measurement;
@@ -269,7 +269,7 @@ impl SendWindow {
     }
 
     #[cfg(test)]
-    pub(super) fn want_probe(&mut self, now: Timestamp) {
+    pub fn want_probe(&mut self, now: Timestamp) {
         self.probe.request(now);
     }
 }

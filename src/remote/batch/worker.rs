@@ -81,7 +81,7 @@ pub(super) struct Worker {
 
 impl Worker {
     /// Returns a worker that makes a call in the current future.
-    pub(super) fn calling(client: Arc<Client>, call: CallId) -> Self {
+    pub fn calling(client: Arc<Client>, call: CallId) -> Self {
         Self {
             client,
             call: Some(call),
@@ -92,7 +92,7 @@ impl Worker {
     }
 
     /// Starts a worker that dispatches, as a task of this runtime.
-    pub(super) fn dispatch_on(runtime: &Handle, client: &Arc<Client>, dispatcher: Dispatcher) {
+    pub fn dispatch_on(runtime: &Handle, client: &Arc<Client>, dispatcher: Dispatcher) {
         let worker = Self {
             client: Arc::clone(client),
             call: None,
@@ -189,11 +189,7 @@ impl Worker {
     }
 
     /// Makes the call under way.
-    pub(super) async fn call(
-        &mut self,
-        call: &CallHandle,
-        requests: &[Box<Request>],
-    ) -> BatchResult {
+    pub async fn call(&mut self, call: &CallHandle, requests: &[Box<Request>]) -> BatchResult {
         let (result, ended) = exchange(&self.client, call, requests).await;
         self.note_end(ended);
         result

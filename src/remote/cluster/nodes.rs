@@ -80,11 +80,7 @@ pub(in crate::remote) type MakeLanes =
 
 impl Cluster {
     /// Returns the only server, which may turn out to be a node of a cluster.
-    pub(in crate::remote) fn new(
-        client: Arc<Client>,
-        make_lanes: MakeLanes,
-        guards: Option<Guards>,
-    ) -> Arc<Self> {
+    pub fn new(client: Arc<Client>, make_lanes: MakeLanes, guards: Option<Guards>) -> Arc<Self> {
         Arc::new_cyclic(|this: &Weak<Self>| {
             client.join(this.clone());
             Self {
@@ -102,18 +98,18 @@ impl Cluster {
 
     /// Returns the server that the application named.
     #[inline]
-    pub(in crate::remote) fn first(&self) -> &Node {
+    pub fn first(&self) -> &Node {
         &self.first
     }
 
     /// Returns whether keys in different slots must be decided separately.
     #[inline]
-    pub(in crate::remote) fn is_cluster(&self) -> bool {
+    pub fn is_cluster(&self) -> bool {
         self.first.client.mode.is_cluster() == Some(true)
     }
 
     /// Returns the node of a slot, or the first server if it is not known, as without a cluster.
-    pub(in crate::remote) fn node_of(&self, slot: u16) -> Node {
+    pub fn node_of(&self, slot: u16) -> Node {
         let map = self.read();
         let node = map.known_node(slot).or_else(|| {
             // Any node redirects, so one with a connection is better than the first server without.
@@ -126,7 +122,7 @@ impl Cluster {
     }
 
     /// Returns the nodes that decide: those with slots, and the first server while some slots are not known.
-    pub(in crate::remote) fn nodes(&self) -> Vec<Node> {
+    pub fn nodes(&self) -> Vec<Node> {
         if !self.is_cluster() {
             return vec![self.first.clone()];
         }

@@ -11,24 +11,24 @@ use super::super::{client::Client, node::Node, protocol::NodeAddress};
 #[derive(Default)]
 pub(super) struct SlotMap {
     /// Per slot, the index of its node; [`UNKNOWN`] without one. Empty until a slot is known.
-    pub(super) slots: Box<[u16]>,
-    pub(super) nodes: Vec<(NodeAddress, Node)>,
+    pub slots: Box<[u16]>,
+    pub nodes: Vec<(NodeAddress, Node)>,
     /// The indexes of nodes that had no connection when no node replied: another one may have their slots.
-    pub(super) lost: Vec<u16>,
+    pub lost: Vec<u16>,
     /// The primaries in the last look-up of the slots, and those that were found to be promoted since.
-    pub(super) primaries: HashSet<NodeAddress>,
+    pub primaries: HashSet<NodeAddress>,
     /// The ids of the primaries in the last look-up, also by other addresses that they had in those before.
-    pub(super) ids: HashMap<NodeAddress, String>,
+    pub ids: HashMap<NodeAddress, String>,
     /// The nodes that were replaced since the last look-up, each with the one that was promoted. Their slots move one by one.
-    pub(super) promotions: Vec<(NodeAddress, NodeAddress)>,
+    pub promotions: Vec<(NodeAddress, NodeAddress)>,
     /// Nodes to ask for the slots if no primary replies. They connect when they are first asked, and stay connected until
     /// a look-up succeeds: on a long way, one alone may end before its connection is there.
-    pub(super) replicas: Vec<Arc<Client>>,
+    pub replicas: Vec<Arc<Client>>,
 }
 
 impl SlotMap {
     /// Returns the node of a slot, if it is known and not lost.
-    pub(super) fn known_node(&self, slot: u16) -> Option<&Node> {
+    pub fn known_node(&self, slot: u16) -> Option<&Node> {
         let index = self.slots.get(usize::from(slot))?;
         let (_, node) = self.nodes.get(usize::from(*index))?;
         (!self.lost.contains(index)).then_some(node)
@@ -37,7 +37,7 @@ impl SlotMap {
     /// Returns whether the node at `to`, to which a slot moves, may lack the latest states of the slot's node: if it was no
     /// primary, it was promoted, and a node that is lost gives no keys away. An empty primary that gets its first slot looks
     /// as if it was promoted.
-    pub(super) fn is_promotion(&self, slot: u16, to: &NodeAddress) -> bool {
+    pub fn is_promotion(&self, slot: u16, to: &NodeAddress) -> bool {
         let owner = self.owner_of(slot);
         if owner.is_some_and(|owner| self.is_same_node(owner, to)) {
             return false;
@@ -55,7 +55,7 @@ impl SlotMap {
     }
 
     /// Returns the ids of a look-up, with the addresses that these nodes had before: nodes may disagree about the name of one.
-    pub(super) fn with_other_names(
+    pub fn with_other_names(
         &self,
         mut ids: HashMap<NodeAddress, String>,
     ) -> HashMap<NodeAddress, String> {
@@ -71,7 +71,7 @@ impl SlotMap {
     }
 
     /// Notes that the node at `to` was promoted in place of the one that has this slot. That one may be promoted again.
-    pub(super) fn note_promotion(&mut self, slot: u16, to: &NodeAddress) {
+    pub fn note_promotion(&mut self, slot: u16, to: &NodeAddress) {
         if let Some(owner) = self.owner_of(slot).cloned() {
             self.primaries.remove(&owner);
             self.promotions.push((owner, to.clone()));
@@ -79,7 +79,7 @@ impl SlotMap {
     }
 
     /// Returns whether the node of this slot was replaced by the one at `to`.
-    pub(super) fn was_replaced_by(&self, slot: u16, to: &NodeAddress) -> bool {
+    pub fn was_replaced_by(&self, slot: u16, to: &NodeAddress) -> bool {
         let owner = self.owner_of(slot);
         let mut promotions = self.promotions.iter();
         promotions.any(|(from, promoted)| Some(from) == owner && promoted == to)
@@ -94,7 +94,7 @@ impl SlotMap {
     /// Returns the nodes with slots of nodes that have none any more, unless they were primaries before: replicas that were
     /// promoted, which may lack the latest states. A slot that is moved to another primary takes its keys along. A node that
     /// has its slots under another address, since the nodes call it differently, is the same one.
-    pub(super) fn promoted_since(&self, before: &Self) -> Vec<Arc<Client>> {
+    pub fn promoted_since(&self, before: &Self) -> Vec<Arc<Client>> {
         let is_gone = |address| self.nodes.iter().all(|(other, _)| other != address);
         let gone: Vec<bool> = before
             .nodes

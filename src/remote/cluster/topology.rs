@@ -21,12 +21,12 @@ use super::super::protocol::NodeAddress;
 /// Slots, and the nodes that have them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SlotRange {
-    pub(super) first: u16,
-    pub(super) last: u16,
-    pub(super) primary: NodeAddress,
+    pub first: u16,
+    pub last: u16,
+    pub primary: NodeAddress,
     /// The id of the primary: it stays when a node gets another address, or is given under another name.
-    pub(super) primary_id: Option<String>,
-    pub(super) replicas: Vec<NodeAddress>,
+    pub primary_id: Option<String>,
+    pub replicas: Vec<NodeAddress>,
 }
 
 /// Parses the reply to `CLUSTER SLOTS` of a node at `from`. Ranges without a known primary are left out.

@@ -116,7 +116,7 @@ impl Login {
     /// # Errors
     ///
     /// [`ErrorKind::Connect`] if the provider fails or panics.
-    pub(super) async fn credentials(&self) -> Result<Option<Credentials>, Error> {
+    pub async fn credentials(&self) -> Result<Option<Credentials>, Error> {
         match self {
             Self::Fixed(credentials) => Ok(Some(credentials.clone())),
             Self::None => Ok(None),
@@ -125,14 +125,14 @@ impl Login {
     }
 
     /// Returns whether another call may return other credentials.
-    pub(super) fn is_renewable(&self) -> bool {
+    pub fn is_renewable(&self) -> bool {
         matches!(self, Self::Provider(_))
     }
 }
 
 impl Provider {
     /// Returns a provider over a function of the application.
-    pub(in crate::remote) fn new<F, Fut, E>(provide: F) -> Self
+    pub fn new<F, Fut, E>(provide: F) -> Self
     where
         F: Fn() -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<Credentials, E>> + Send + 'static,

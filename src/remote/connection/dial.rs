@@ -42,7 +42,7 @@ type DialFuture = Pin<Box<dyn Future<Output = Result<Connection, Error>> + Send>
 
 impl Dial {
     /// Returns a dial without a timeout: the lane cancels it when its time is up.
-    pub(super) fn new(endpoint: Endpoint) -> Self {
+    pub fn new(endpoint: Endpoint) -> Self {
         let dialled = endpoint.clone();
         let future = async move { dialled.connect().await };
         Self {
@@ -60,7 +60,7 @@ impl Dial {
     /// # Errors
     ///
     /// [`ErrorKind::Timeout`] if it is cancelled, and the errors of [`Endpoint::connect`].
-    pub(super) async fn finish(&self) -> Result<Connection, Error> {
+    pub async fn finish(&self) -> Result<Connection, Error> {
         poll_fn(|context| {
             self.pending.waker.register(context.waker());
             let polled = match self.pending.future.lock().as_mut() {
@@ -80,13 +80,13 @@ impl Dial {
     /// Cancels the dial, which closes its socket or returns its place to the pool.
     ///
     /// Does not wait for a poll: a credentials provider may block its thread. The task that polls ends the dial then.
-    pub(super) fn cancel(&self) {
+    pub fn cancel(&self) {
         self.pending.is_cancelled.store(true, Ordering::SeqCst);
         self.drop_future();
         self.pending.waker.wake();
     }
 
-    pub(super) fn is_cancelled(&self) -> bool {
+    pub fn is_cancelled(&self) -> bool {
         self.pending.is_cancelled.load(Ordering::SeqCst)
     }
 

@@ -25,19 +25,19 @@ pub(super) struct DialBackoff {
 
 impl DialBackoff {
     /// Returns whether a dial may begin.
-    pub(super) fn is_over(&self, now: Timestamp) -> bool {
+    pub fn is_over(&self, now: Timestamp) -> bool {
         self.not_before <= now
     }
 
     /// Records a dial that failed.
-    pub(super) fn record_failed_dial(&mut self, now: Timestamp) {
+    pub fn record_failed_dial(&mut self, now: Timestamp) {
         self.has_failed = true;
         self.not_before = now + self.backoff.wait();
     }
 
     /// Records that a connection made at `made_at` broke. The next dial may begin at once, unless the connection broke
     /// early and followed another failure.
-    pub(super) fn record_broken(&mut self, made_at: Timestamp, now: Timestamp) {
+    pub fn record_broken(&mut self, made_at: Timestamp, now: Timestamp) {
         if now.since(made_at) >= STEADY {
             *self = Self::default();
         } else if self.has_failed {

@@ -35,9 +35,9 @@ use super::{
 /// Settings of connections, for any address.
 #[derive(Clone, Debug, Default)]
 pub(in crate::remote) struct ConnectionSettings {
-    pub(in crate::remote) security: Security,
-    pub(in crate::remote) login: Login,
-    pub(in crate::remote) session: Session,
+    pub security: Security,
+    pub login: Login,
+    pub session: Session,
 }
 
 /// The role that a server must have.

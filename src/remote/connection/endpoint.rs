@@ -45,7 +45,7 @@ pub(in crate::remote) enum Endpoint {
 
 impl Endpoint {
     /// Returns an endpoint with the same settings for another address; `None` if only the application's pool has them.
-    pub(in crate::remote) fn at(&self, address: &NodeAddress) -> Option<Self> {
+    pub fn at(&self, address: &NodeAddress) -> Option<Self> {
         match self {
             Self::Pool(_) => None,
             Self::Sentinels(_, settings) | Self::Server(_, settings) => Some(Self::Server(
@@ -56,7 +56,7 @@ impl Endpoint {
     }
 
     /// Returns the host and port; `None` if they are not fixed, and for a pool.
-    pub(in crate::remote) fn address(&self) -> Option<&NodeAddress> {
+    pub fn address(&self) -> Option<&NodeAddress> {
         match self {
             Self::Server(Address::Tcp(address), _) => Some(address),
             Self::Pool(_) | Self::Sentinels(..) | Self::Server(Address::Unix(_), _) => None,
@@ -64,7 +64,7 @@ impl Endpoint {
     }
 
     /// Returns the address of the server for people; `None` for a pool.
-    pub(super) fn server(&self) -> Option<String> {
+    pub fn server(&self) -> Option<String> {
         match self {
             Self::Pool(_) => None,
             Self::Sentinels(sentinels, _) => Some(format!("the primary of {sentinels}")),
@@ -73,7 +73,7 @@ impl Endpoint {
     }
 
     /// Returns a question for the message of a connection that was not made in time; empty if none may help.
-    pub(super) fn advice(&self) -> &'static str {
+    pub fn advice(&self) -> &'static str {
         match self {
             // A server without TLS reads the handshake as a command that has not ended.
             Self::Sentinels(_, settings) | Self::Server(_, settings)
@@ -86,7 +86,7 @@ impl Endpoint {
     }
 
     /// Returns the most connections that can be made; `None` for no limit.
-    pub(in crate::remote) fn max_connections(&self) -> Option<usize> {
+    pub fn max_connections(&self) -> Option<usize> {
         match self {
             Self::Pool(pool) => Some(pool.status().max_size),
             Self::Sentinels(..) | Self::Server(..) => None,

@@ -23,16 +23,16 @@ use super::{
 #[derive(Clone, Debug, Default)]
 pub(in crate::remote) struct Session {
     /// The number of the database.
-    pub(in crate::remote) database: i64,
+    pub database: i64,
     /// Whether replies come in RESP3.
-    pub(in crate::remote) is_resp3: bool,
+    pub is_resp3: bool,
 }
 
 /// The reply of a server to the handshake.
 pub(super) struct Greeting {
     /// `master` or `replica`, if it was asked for.
-    pub(super) role: Option<String>,
-    pub(super) run: Option<ServerRun>,
+    pub role: Option<String>,
+    pub run: Option<ServerRun>,
 }
 
 /// Performs the handshake on a connection to `peer`. Asks for the role of the server if `asks_role` is set.

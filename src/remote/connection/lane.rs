@@ -133,7 +133,7 @@ enum LaneAccess {
 
 impl Lane {
     /// Returns a lane without a connection. The first decision dials.
-    pub(in crate::remote) fn new(endpoint: Endpoint, connect_timeout: Duration) -> Arc<Self> {
+    pub fn new(endpoint: Endpoint, connect_timeout: Duration) -> Arc<Self> {
         Arc::new(Self {
             endpoint,
             connect_timeout,
@@ -149,24 +149,24 @@ impl Lane {
     }
 
     /// Returns the address of the server; `None` if only the application's pool has it.
-    pub(in crate::remote) fn server(&self) -> Option<String> {
+    pub fn server(&self) -> Option<String> {
         self.endpoint.server()
     }
 
     /// Returns what makes its connections.
     #[cfg(feature = "reload")]
-    pub(in crate::remote) fn endpoint(&self) -> &Endpoint {
+    pub fn endpoint(&self) -> &Endpoint {
         &self.endpoint
     }
 
     /// See [`Endpoint::advice`].
-    pub(in crate::remote) fn advice(&self) -> &'static str {
+    pub fn advice(&self) -> &'static str {
         self.endpoint.advice()
     }
 
     /// Returns the connection_id of the lane's connection; `None` without one.
     #[inline]
-    pub(in crate::remote) fn connection_id(&self) -> Option<u64> {
+    pub fn connection_id(&self) -> Option<u64> {
         match self.connection_id.load(Ordering::Acquire) {
             0 => None,
             connection_id => Some(connection_id),
@@ -175,14 +175,14 @@ impl Lane {
 
     /// Makes the lane look as if it had a connection of this connection_id.
     #[cfg(test)]
-    pub(in crate::remote) fn simulate(&self, connection_id: u64) {
+    pub fn simulate(&self, connection_id: u64) {
         self.connection_id.store(connection_id, Ordering::Release);
     }
 
     /// Returns the connection of this connection_id for a decision; `None` if the lane no longer has it.
     ///
     /// The first decision on a connection finds it unused, see [`LaneConnection::is_first_use`].
-    pub(in crate::remote) fn connection(&self, connection_id: u64) -> Option<LaneConnection> {
+    pub fn connection(&self, connection_id: u64) -> Option<LaneConnection> {
         let mut link = self.link.lock();
         let connection = link
             .connection()
@@ -197,11 +197,7 @@ impl Lane {
     ///
     /// Several of the first calls may do so, since none of them must be sent before.
     #[inline]
-    pub(in crate::remote) fn note_run(
-        &self,
-        connection: &LaneConnection,
-        note: impl FnOnce(ServerRun),
-    ) {
+    pub fn note_run(&self, connection: &LaneConnection, note: impl FnOnce(ServerRun)) {
         if self.noted.load(Ordering::Acquire) != connection.connection_id {
             if let Some(run) = connection.run {
                 note(run);
@@ -212,7 +208,7 @@ impl Lane {
     }
 
     /// Returns the connection, if there is one, for a command other than a decision.
-    pub(in crate::remote) fn side_connection(&self) -> Option<LaneConnection> {
+    pub fn side_connection(&self) -> Option<LaneConnection> {
         self.link.lock().connection()
     }
 
@@ -225,10 +221,7 @@ impl Lane {
     /// # Cancel safety
     ///
     /// A dial continues when its callers leave, and serves the next one.
-    pub(in crate::remote) async fn connect(
-        self: &Arc<Self>,
-        skip_backoff: bool,
-    ) -> Result<LaneConnection, Error> {
+    pub async fn connect(self: &Arc<Self>, skip_backoff: bool) -> Result<LaneConnection, Error> {
         // Twice at most: without a thread for home, a runtime that is ending drops each new dial at once.
         for _ in 0..2 {
             let mut result = match self.access(skip_backoff)? {
@@ -251,14 +244,14 @@ impl Lane {
     }
 
     /// Starts a dial in the background, if the lane is down and no dial must wait.
-    pub(in crate::remote) fn start_dial(self: &Arc<Self>) {
+    pub fn start_dial(self: &Arc<Self>) {
         let _ = self.access(false);
     }
 
     /// Gives up the connection of this connection_id, if the lane still has it.
     ///
     /// `error` is the cause; `None` if the connection was found closed before anything was sent.
-    pub(in crate::remote) fn disconnect(&self, connection_id: u64, error: Option<&Error>) {
+    pub fn disconnect(&self, connection_id: u64, error: Option<&Error>) {
         let mut link = self.link.lock();
         let LinkState::Up {
             connection_id: current,
@@ -298,7 +291,7 @@ impl Lane {
     }
 
     /// Gives up the connection if its runtime has ended, and returns its connection_id.
-    pub(in crate::remote) fn disconnect_if_runtime_ended(&self) -> Option<u64> {
+    pub fn disconnect_if_runtime_ended(&self) -> Option<u64> {
         let connection_id = match &self.link.lock().state {
             LinkState::Up {
                 connection_id,
@@ -312,17 +305,17 @@ impl Lane {
     }
 
     /// Returns whether an error ended a connection or a dial.
-    pub(in crate::remote) fn has_failed(&self) -> bool {
+    pub fn has_failed(&self) -> bool {
         self.link.lock().last_error.is_some()
     }
 
     /// Returns whether a dial is under way.
-    pub(in crate::remote) fn is_dialling(&self) -> bool {
+    pub fn is_dialling(&self) -> bool {
         matches!(self.link.lock().state, LinkState::Dialling { .. })
     }
 
     /// Cancels a dial that took longer than the connect timeout. Returns when a dial under way must be looked at again.
-    pub(in crate::remote) fn cancel_late_dial(&self, now: Timestamp) -> Option<Timestamp> {
+    pub fn cancel_late_dial(&self, now: Timestamp) -> Option<Timestamp> {
         let mut link = self.link.lock();
         let LinkState::Dialling { due, dial, .. } = &link.state else {
             return None;
@@ -341,7 +334,7 @@ impl Lane {
     }
 
     /// Cancels a dial under way, since nobody needs the connection any more.
-    pub(in crate::remote) fn cancel_dial(&self) {
+    pub fn cancel_dial(&self) {
         let link = self.link.lock();
         if let LinkState::Dialling { dial, .. } = &link.state {
             let dial = dial.clone();
@@ -443,9 +436,9 @@ pub(in crate::remote) struct LaneConnection {
     connection: ConnectionHandle,
     /// As in [`LinkState::Up`].
     runtime: Option<Arc<RuntimeGuard>>,
-    pub(in crate::remote) connection_id: u64,
+    pub connection_id: u64,
     /// Whether this call is the first decision on the connection.
-    pub(in crate::remote) is_first_use: bool,
+    pub is_first_use: bool,
     /// The run of the server, if it is known.
     run: Option<ServerRun>,
 }
@@ -455,9 +448,9 @@ pub(in crate::remote) struct LaneConnection {
 /// A command that was not sent can be sent on another connection. One that was sent may have been executed.
 #[derive(Debug)]
 pub(in crate::remote) struct SendError {
-    pub(in crate::remote) error: RedisError,
+    pub error: RedisError,
     /// `false` if the connection had ended before it took the command, which may then be sent on another connection.
-    pub(in crate::remote) was_sent: bool,
+    pub was_sent: bool,
 }
 
 impl LaneConnection {
@@ -466,7 +459,7 @@ impl LaneConnection {
     /// # Errors
     ///
     /// Those of the connection, and error replies.
-    pub(in crate::remote) async fn send(&mut self, command: &Cmd) -> Result<Value, SendError> {
+    pub async fn send(&mut self, command: &Cmd) -> Result<Value, SendError> {
         let sending = self.connection.multiplexed.send_packed_command(command);
         let reply = track(sending, self.runtime.as_ref()).await?;
         reply.extract_error().map_err(SendError::after_sending)
@@ -477,10 +470,7 @@ impl LaneConnection {
     /// # Errors
     ///
     /// Those of the connection.
-    pub(in crate::remote) async fn send_all(
-        &mut self,
-        commands: &Pipeline,
-    ) -> Result<Vec<Value>, SendError> {
+    pub async fn send_all(&mut self, commands: &Pipeline) -> Result<Vec<Value>, SendError> {
         let sending = self
             .connection
             .multiplexed
@@ -489,19 +479,19 @@ impl LaneConnection {
     }
 
     /// Returns whether the connection is of a pool and its runtime has ended, so that no reply will come.
-    pub(in crate::remote) fn has_lost_runtime(&self) -> bool {
+    pub fn has_lost_runtime(&self) -> bool {
         has_lost(self.runtime.as_ref())
     }
 
     /// As [`has_lost_runtime`](Self::has_lost_runtime), also while the runtime ends. For a connection that broke.
-    pub(in crate::remote) fn is_losing_runtime(&self) -> bool {
+    pub fn is_losing_runtime(&self) -> bool {
         is_losing(self.runtime.as_ref())
     }
 }
 
 impl SendError {
     /// Returns the error of a command that was sent.
-    pub(in crate::remote) fn after_sending(error: RedisError) -> Self {
+    pub fn after_sending(error: RedisError) -> Self {
         Self {
             error,
             was_sent: true,

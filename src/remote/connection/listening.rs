@@ -47,10 +47,7 @@ impl Listening {
     ///
     /// Those of the dial, the server's errors to the handshake, and [`ErrorKind::InvalidConfig`] for a pool, whose
     /// connections have other settings.
-    pub(in crate::remote) async fn open(
-        endpoint: &Endpoint,
-        channel: &[u8],
-    ) -> Result<Self, Error> {
+    pub async fn open(endpoint: &Endpoint, channel: &[u8]) -> Result<Self, Error> {
         match endpoint {
             Endpoint::Pool(_) => Err(Error::new(
                 ErrorKind::InvalidConfig,
@@ -107,7 +104,7 @@ impl Listening {
     /// # Errors
     ///
     /// Those of the connection, and error replies.
-    pub(in crate::remote) async fn send(&self, command: &Cmd) -> Result<Value, RedisError> {
+    pub async fn send(&self, command: &Cmd) -> Result<Value, RedisError> {
         let mut connection = self.connection.clone();
         let reply = connection.send_packed_command(command).await?;
         reply.extract_error()
@@ -118,7 +115,7 @@ impl Listening {
     /// # Errors
     ///
     /// [`ErrorKind::Connect`] at the end of the connection.
-    pub(in crate::remote) async fn message(&self) -> Result<bool, Error> {
+    pub async fn message(&self) -> Result<bool, Error> {
         let Some(shared) = &self.messages else {
             return Ok(false);
         };

@@ -9,7 +9,7 @@ pub(in crate::remote) struct ServerMode(AtomicU8);
 impl ServerMode {
     /// Returns whether one command may have keys of several slots. `None` until the server has replied.
     #[inline]
-    pub(in crate::remote) fn is_cluster(&self) -> Option<bool> {
+    pub fn is_cluster(&self) -> Option<bool> {
         match self.0.load(Ordering::Relaxed) {
             UNKNOWN => None,
             mode => Some(mode == CLUSTER),
@@ -17,7 +17,7 @@ impl ServerMode {
     }
 
     /// Sets the mode. Returns whether the server was not known to be a cluster, and is one.
-    pub(in crate::remote) fn set(&self, is_cluster: bool) -> bool {
+    pub fn set(&self, is_cluster: bool) -> bool {
         let mode = if is_cluster { CLUSTER } else { STANDALONE };
         // A read first: each new connection sets the mode, and decisions on all cores read it.
         self.0.load(Ordering::Relaxed) != mode

@@ -21,13 +21,13 @@ pub(super) struct Connection {
     /// Its place in the application's pool, if it comes from one.
     pooled: Option<deadpool_redis::Connection>,
     /// The run of the server that it leads to, if it is known.
-    pub(super) run: Option<ServerRun>,
+    pub run: Option<ServerRun>,
 }
 
 /// A connection for one call. It stays open until its last handle is dropped.
 #[derive(Clone)]
 pub(super) struct ConnectionHandle {
-    pub(super) multiplexed: MultiplexedConnection,
+    pub multiplexed: MultiplexedConnection,
     /// `None` for a connection of a pool, which has its own.
     _tasks: Option<Arc<Tasks>>,
 }
@@ -59,11 +59,7 @@ pub(super) async fn multiplex(
 
 impl Connection {
     /// Returns a connection after its handshake.
-    pub(super) fn new(
-        multiplexed: MultiplexedConnection,
-        tasks: Tasks,
-        run: Option<ServerRun>,
-    ) -> Self {
+    pub fn new(multiplexed: MultiplexedConnection, tasks: Tasks, run: Option<ServerRun>) -> Self {
         Self {
             handle: ConnectionHandle {
                 multiplexed,
@@ -75,7 +71,7 @@ impl Connection {
     }
 
     /// Returns a connection of the application's pool.
-    pub(super) fn pooled(pooled: deadpool_redis::Connection) -> Self {
+    pub fn pooled(pooled: deadpool_redis::Connection) -> Self {
         Self {
             handle: ConnectionHandle {
                 multiplexed: MultiplexedConnection::clone(&pooled),
@@ -91,7 +87,7 @@ impl Connection {
     /// # Errors
     ///
     /// Those of the connection, and that the server runs a slow script.
-    pub(super) async fn identify(mut self) -> Result<Self, Error> {
+    pub async fn identify(mut self) -> Result<Self, Error> {
         let info = info_server();
         let sending = self.handle.multiplexed.send_packed_command(&info);
         let reply = sending.await.map_err(classify::classify)?;
@@ -100,16 +96,16 @@ impl Connection {
     }
 
     /// Returns whether a pool of the application drives it.
-    pub(super) fn is_of_pool(&self) -> bool {
+    pub fn is_of_pool(&self) -> bool {
         self.pooled.is_some()
     }
 
-    pub(super) fn handle(&self) -> ConnectionHandle {
+    pub fn handle(&self) -> ConnectionHandle {
         self.handle.clone()
     }
 
     /// Gives up a broken connection. If it is of a pool, the pool may make another one.
-    pub(super) fn discard(self) {
+    pub fn discard(self) {
         if let Some(pooled) = self.pooled {
             drop(deadpool_redis::Connection::take(pooled));
         }
@@ -118,14 +114,14 @@ impl Connection {
 
 impl Tasks {
     /// Starts the task that drives a connection.
-    pub(super) fn of(driver: impl Future<Output = ()> + Send + 'static) -> Self {
+    pub fn of(driver: impl Future<Output = ()> + Send + 'static) -> Self {
         let mut tasks = Self(Vec::new());
         tasks.add(driver);
         tasks
     }
 
     /// Starts another task that ends with the connection.
-    pub(super) fn add(&mut self, task: impl Future<Output = ()> + Send + 'static) {
+    pub fn add(&mut self, task: impl Future<Output = ()> + Send + 'static) {
         self.0.push(home::spawn_lasting(Box::pin(task)));
     }
 }

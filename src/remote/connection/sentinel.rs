@@ -38,10 +38,10 @@ use super::{
 #[derive(Clone)]
 pub(in crate::remote) struct Sentinels {
     /// The name that they have for the primary.
-    pub(in crate::remote) primary: String,
-    pub(in crate::remote) addresses: Vec<NodeAddress>,
+    pub primary: String,
+    pub addresses: Vec<NodeAddress>,
     /// The settings of connections to them.
-    pub(in crate::remote) settings: Arc<ConnectionSettings>,
+    pub settings: Arc<ConnectionSettings>,
 }
 
 /// The end of one step of a search.

@@ -54,7 +54,7 @@ pub(in crate::remote) struct ServerCheck {
 
 impl ServerCheck {
     /// Returns a check that does not report these codes.
-    pub(in crate::remote) fn new(silenced: SilencedCodes) -> Self {
+    pub fn new(silenced: SilencedCodes) -> Self {
         Self {
             warnings: Arc::new(WarningLog::new(silenced)),
             ..Self::default()
@@ -62,13 +62,13 @@ impl ServerCheck {
     }
 
     /// Returns the warnings so far.
-    pub(in crate::remote) fn warnings(&self) -> Vec<Warning> {
+    pub fn warnings(&self) -> Vec<Warning> {
         self.warnings.warnings()
     }
 
     /// Warns if two charges in different slots could be in one, by a part that both keys have. Looks at the first 1,000
     /// decisions.
-    pub(in crate::remote) fn check_slots(&self, charges: &[Charge<'_>]) {
+    pub fn check_slots(&self, charges: &[Charge<'_>]) {
         if self.decisions_on_slots.load(Ordering::Relaxed) >= MAX_DECISIONS_ON_SLOTS {
             return;
         }
@@ -92,7 +92,7 @@ impl ServerCheck {
     }
 
     /// Warns about a slot whose decisions nobody makes. `finding` is the reason.
-    pub(in crate::remote) fn warn_of_unreachable(&self, finding: &str) {
+    pub fn warn_of_unreachable(&self, finding: &str) {
         if !self.has_warned_of_reach.swap(true, Ordering::Relaxed) {
             let warning = Warning::new(Code::UnreachableSlots, finding);
             self.warnings.report(warning);
@@ -100,21 +100,21 @@ impl ServerCheck {
     }
 
     /// Warns that the server has more blocks than an instance holds.
-    pub(in crate::remote) fn warn_of_blocks(&self) {
+    pub fn warn_of_blocks(&self) {
         let finding = "redis has more than 100,000 blocks: the others do not hold here";
         self.warnings
             .report(Warning::new(Code::TooManyBlocks, finding));
     }
 
     /// Warns that the server refused to register this instance. `finding` is its reason.
-    pub(in crate::remote) fn warn_of_registration(&self, finding: String) {
+    pub fn warn_of_registration(&self, finding: String) {
         let warning = Warning::new(Code::UnregisteredInstance, finding);
         self.warnings.report(warning);
     }
 
     /// Compares the server's time in a reply with the time of the call.
     #[inline]
-    pub(in crate::remote) fn compare_clocks(&self, called_at: Timestamp, decided_at: Timestamp) {
+    pub fn compare_clocks(&self, called_at: Timestamp, decided_at: Timestamp) {
         let behind = called_at.since(decided_at);
         let ahead = decided_at.since(called_at);
         if behind.max(ahead) > MAX_CLOCK_OFFSET {
@@ -140,7 +140,7 @@ impl ServerCheck {
 
     /// Checks the eviction policy of a server in the background, on this connection.
     #[cold]
-    pub(in crate::remote) fn check_eviction(&self, mut connection: LaneConnection) {
+    pub fn check_eviction(&self, mut connection: LaneConnection) {
         let warnings = Arc::clone(&self.warnings);
         // A server that refuses INFO is not warned about, and keeps its connection.
         home::spawn(async move {

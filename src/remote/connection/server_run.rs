@@ -46,7 +46,7 @@ impl ServerRun {
     /// # Errors
     ///
     /// That of a server that runs a slow script: it replies later.
-    pub(super) fn of(info: &Value, peer: Option<SocketAddr>) -> Result<Option<Self>, Error> {
+    pub fn of(info: &Value, peer: Option<SocketAddr>) -> Result<Option<Self>, Error> {
         if let Value::ServerError(error) = info
             && error.code() == "BUSY"
         {
@@ -69,7 +69,7 @@ impl LatestRuns {
     ///
     /// A connection may first be used long after it was made: then its run may be the one before. A run that was never met
     /// is a new one, though, also if a busy runtime has read its reply before that of the run it replaced.
-    pub(in crate::remote) fn note(&mut self, run: ServerRun, is_one_server: bool) -> bool {
+    pub fn note(&mut self, run: ServerRun, is_one_server: bool) -> bool {
         let mut before = self.runs.iter().rev();
         let before = before.find(|before| is_one_server || before.peer == run.peer);
         let before = before.copied();

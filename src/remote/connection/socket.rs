@@ -48,7 +48,7 @@ impl Register for tokio::net::UnixStream {
 
 impl<S: Register> Socket<S> {
     /// Returns a socket for a stream of the current runtime.
-    pub(super) fn new(stream: S) -> Self {
+    pub fn new(stream: S) -> Self {
         Self {
             stream: Some(stream),
             is_at_home: home::is_current(),

@@ -32,7 +32,7 @@ pub(in crate::remote) enum Security {
 }
 
 impl Security {
-    pub(super) fn is_encrypted(&self) -> bool {
+    pub fn is_encrypted(&self) -> bool {
         match self {
             Self::Plain => false,
             #[cfg(feature = "tls-rustls-no-provider")]

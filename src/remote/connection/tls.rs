@@ -212,7 +212,7 @@ pub(in crate::remote) struct Tls {
 
 impl Tls {
     /// Does the TLS handshake with a host.
-    pub(super) async fn connect<S: AsyncRead + AsyncWrite + Unpin>(
+    pub async fn connect<S: AsyncRead + AsyncWrite + Unpin>(
         &self,
         host: &str,
         stream: S,

@@ -26,7 +26,7 @@ enum WriteState {
 }
 
 impl WriteFirst {
-    pub(super) fn new(stream: BoxedStream) -> Self {
+    pub fn new(stream: BoxedStream) -> Self {
         Self {
             stream,
             state: WriteState::Silent(None),

@@ -112,7 +112,7 @@ pub(super) enum Tag {
 
 impl Argument {
     /// A tag without a quota.
-    pub(super) fn mark(tag: Tag) -> Self {
+    pub fn mark(tag: Tag) -> Self {
         Self::tag(tag, [])
     }
 
@@ -127,7 +127,7 @@ impl Argument {
     }
 
     /// Appends the argument to a command.
-    pub(super) fn write(&self, command: &mut Cmd) {
+    pub fn write(&self, command: &mut Cmd) {
         match self {
             Self::Members(members) => command.arg(members.as_ref()),
             Self::Never => command.arg(b"-1"),
@@ -402,13 +402,13 @@ fn ticket(charge: &Charge<'_>) -> u64 {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ChargeReply {
     /// Whether the charge fits on its own.
-    pub(super) has_room: bool,
+    pub has_room: bool,
     /// The integers that describe the state. The first ones are set, by [`reply_len`].
-    pub(super) numbers: [u64; 3],
+    pub numbers: [u64; 3],
     /// By how many microseconds refunds have moved the TAT of the key's bucket so far.
-    pub(super) refunded: u64,
+    pub refunded: u64,
     /// When the ban of the key ends in microseconds; 0 without one.
-    pub(super) banned_until: u64,
+    pub banned_until: u64,
 }
 
 /// Returns the number of integers in the reply that describe the state after this charge, plus [`IN_SHADOW`] for a charge

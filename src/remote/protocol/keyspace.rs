@@ -48,14 +48,14 @@ pub(in crate::remote) struct Keyspace {
 
 impl Keyspace {
     /// The identity in the keys that instances share.
-    pub(in crate::remote) const MEMBERS_IDENTITY: &'static [u8] = b"!";
+    pub const MEMBERS_IDENTITY: &'static [u8] = b"!";
 
     /// Returns the keyspace below a prefix of 1 to 64 visible ASCII characters without braces.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::InvalidConfig`] for any other prefix.
-    pub(in crate::remote) fn new(prefix: &str) -> Result<Self, Error> {
+    pub fn new(prefix: &str) -> Result<Self, Error> {
         let is_usable = |byte: u8| byte.is_ascii_graphic() && byte != b'{' && byte != b'}';
         if prefix.is_empty() || prefix.len() > 64 || !prefix.bytes().all(is_usable) {
             return Err(Error::new(
@@ -72,7 +72,7 @@ impl Keyspace {
     }
 
     /// Returns the key that a charge is counted under, and notes its kind as used.
-    pub(in crate::remote) fn key_of(&self, charge: &Charge<'_>) -> RedisKey {
+    pub fn key_of(&self, charge: &Charge<'_>) -> RedisKey {
         let bit = 1 << suffix_index(charge.policy().counter());
         // The bit is almost always set, and a read does not take the cache line from other cores.
         if self.used.load(Ordering::Relaxed) & bit == 0 {
@@ -82,59 +82,55 @@ impl Keyspace {
     }
 
     /// Returns the key of the denials and the ban of an identity under a policy with a penalty.
-    pub(in crate::remote) fn ban_key(&self, policy: &Policy, key: &Key) -> RedisKey {
+    pub fn ban_key(&self, policy: &Policy, key: &Key) -> RedisKey {
         self.join_key(key, policy.name().as_bytes(), b"#b")
     }
 
     /// Returns all keys that a policy may have for an identity: one for each algorithm it may have had.
-    pub(in crate::remote) fn all_keys(
-        &self,
-        policy: &Policy,
-        key: &Key,
-    ) -> impl Iterator<Item = RedisKey> {
+    pub fn all_keys(&self, policy: &Policy, key: &Key) -> impl Iterator<Item = RedisKey> {
         let suffixes = SUFFIXES.iter();
         suffixes.map(|suffix| self.join_key(key, policy.name().as_bytes(), suffix))
     }
 
     /// Returns whether a charge had a key of the kind that this counter has.
-    pub(super) fn is_used(&self, counter: &Counter) -> bool {
+    pub fn is_used(&self, counter: &Counter) -> bool {
         self.used.load(Ordering::Relaxed) & (1 << suffix_index(counter)) != 0
     }
 
     /// Returns a key that only probes use, of the kind that this counter has.
     ///
     /// Their identities are `!`, and `!0`, `!1` and so on in a cluster, one of which is in each slot. No caller has these.
-    pub(super) fn probe_key(&self, identity: &[u8], counter: &Counter) -> RedisKey {
+    pub fn probe_key(&self, identity: &[u8], counter: &Counter) -> RedisKey {
         let suffix = SUFFIXES[suffix_index(counter)];
         self.join(identity, b"probe", suffix)
     }
 
     /// Returns the key of the live instances. No caller has the identity `!`, and no probe this name.
-    pub(in crate::remote) fn members_key(&self) -> RedisKey {
+    pub fn members_key(&self) -> RedisKey {
         self.join(Self::MEMBERS_IDENTITY, b"members", b"")
     }
 
     /// Returns the keys of the blocks: a hash of them, their targets by end, and by version. No probe has this name.
-    pub(in crate::remote) fn block_keys(&self) -> [RedisKey; 3] {
+    pub fn block_keys(&self) -> [RedisKey; 3] {
         let suffixes: [&[u8]; 3] = [b"", b"#e", b"#v"];
         suffixes.map(|suffix| self.join(Self::MEMBERS_IDENTITY, b"blocks", suffix))
     }
 
     /// Returns the key of the rules that all instances share, which is also the name of the channel that announces them.
     #[cfg(feature = "reload")]
-    pub(in crate::remote) fn rules_key(&self) -> RedisKey {
+    pub fn rules_key(&self) -> RedisKey {
         self.join(Self::MEMBERS_IDENTITY, b"rules", b"")
     }
 
     /// Returns the key of what instances share of their top keys, for the half of the window with this number.
     #[cfg(feature = "top-keys")]
-    pub(in crate::remote) fn top_keys_key(&self, half: u64) -> RedisKey {
+    pub fn top_keys_key(&self, half: u64) -> RedisKey {
         let name = format!("top:{half}");
         self.join(Self::MEMBERS_IDENTITY, name.as_bytes(), b"")
     }
 
     /// Returns the key that a merge leaves, in the slot of its identity. No policy's name contains a `#`.
-    pub(super) fn merge_key(&self, policy: &Policy, key: &Key, id: u64) -> RedisKey {
+    pub fn merge_key(&self, policy: &Policy, key: &Key, id: u64) -> RedisKey {
         let suffix = format!("#m{id:016x}");
         self.join_key(key, policy.name().as_bytes(), suffix.as_bytes())
     }

@@ -20,8 +20,8 @@ use crate::{diagnosis::outside_text::shown, error::Error};
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(in crate::remote) struct NodeAddress {
     /// Empty if it is that of the node that sent the address.
-    pub(in crate::remote) host: String,
-    pub(in crate::remote) port: u16,
+    pub host: String,
+    pub port: u16,
 }
 
 /// A reply that sends a request elsewhere.
@@ -42,7 +42,7 @@ impl Redirect {
     ///
     /// `requests` is the number of requests in the command. CROSSSLOT is a redirect only if there were several: each of
     /// them may have its keys in one slot.
-    pub(in crate::remote) fn of(error: &Error, requests: usize) -> Option<Self> {
+    pub fn of(error: &Error, requests: usize) -> Option<Self> {
         let source = std::error::Error::source(error)?;
         let error: &RedisError = source.downcast_ref()?;
         match error.kind() {
@@ -66,7 +66,7 @@ impl Redirect {
 
 impl NodeAddress {
     /// Returns the address with a host: without one, that of the node that sent the address. `None` if neither has one.
-    pub(in crate::remote) fn resolved(self, from: Option<&Self>) -> Option<Self> {
+    pub fn resolved(self, from: Option<&Self>) -> Option<Self> {
         if !self.host.is_empty() {
             return Some(self);
         }

@@ -51,17 +51,17 @@ pub(in crate::remote) struct Reply {
 
 impl Reply {
     /// Returns whether all charges were made.
-    pub(in crate::remote) fn is_admitted(&self) -> bool {
+    pub fn is_admitted(&self) -> bool {
         self.outcome == ADMITTED
     }
 
     /// Returns the time that the script decided by.
-    pub(in crate::remote) fn decided_at(&self) -> Timestamp {
+    pub fn decided_at(&self) -> Timestamp {
         self.decided_at
     }
 
     /// Returns a bit for each ticket of a renewal that has no slots. The first ticket has the lowest bit.
-    pub(in crate::remote) fn missing(&self) -> u64 {
+    pub fn missing(&self) -> u64 {
         self.charges.first().map_or(0, |charge| charge.numbers[0])
     }
 
@@ -70,7 +70,7 @@ impl Reply {
     /// # Errors
     ///
     /// [`ErrorKind::ForeignValue`] if a key holds a value that tollgate did not write.
-    pub(in crate::remote) fn check(&self) -> Result<(), Error> {
+    pub fn check(&self) -> Result<(), Error> {
         if self.outcome == FOREIGN {
             return Err(classify::foreign_value());
         }
@@ -82,10 +82,7 @@ impl Reply {
     /// # Errors
     ///
     /// See [`check`](Self::check).
-    pub(in crate::remote) fn into_decision(
-        self,
-        charges: &[OwnedCharge],
-    ) -> Result<Decision, Error> {
+    pub fn into_decision(self, charges: &[OwnedCharge]) -> Result<Decision, Error> {
         self.check()?;
         let decided = (self.decided_at, self.is_admitted());
         let states = charges

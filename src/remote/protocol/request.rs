@@ -67,7 +67,7 @@ type IndexedRequests = Vec<(Box<Request>, Vec<usize>)>;
 
 impl Request {
     /// Returns a request to decide these charges together: the script makes all of them or none.
-    pub(in crate::remote) fn decide(keyspace: &Keyspace, charges: &[Charge<'_>]) -> Self {
+    pub fn decide(keyspace: &Keyspace, charges: &[Charge<'_>]) -> Self {
         let mut arguments = codec::group_of(charges.len());
         for charge in charges {
             codec::decide(&mut arguments, charge);
@@ -93,10 +93,7 @@ impl Request {
     /// Returns requests that correct charges. Slots of one key are released by one request.
     ///
     /// The indexes are those of the settlements; a settlement that needs no correction is in no request.
-    pub(in crate::remote) fn settle_all(
-        keyspace: &Keyspace,
-        settlements: &[Settlement],
-    ) -> IndexedRequests {
+    pub fn settle_all(keyspace: &Keyspace, settlements: &[Settlement]) -> IndexedRequests {
         let mut requests = Vec::new();
         for (index, settlement) in settlements.iter().enumerate() {
             let charge = settlement.charge();
@@ -124,7 +121,7 @@ impl Request {
     ///
     /// Together with the units, the script charges a key of one unit that only this merge has. Sent again while that key
     /// lives, all of it is denied.
-    pub(in crate::remote) fn merge(keyspace: &Keyspace, merge: &Merge) -> Option<Self> {
+    pub fn merge(keyspace: &Keyspace, merge: &Merge) -> Option<Self> {
         let charge = merge.charge();
         let arguments = codec::merge(&charge, merge.admitted())?;
         let mark = keyspace.merge_key(charge.policy(), charge.key(), merge.id());
@@ -144,7 +141,7 @@ impl Request {
     /// whose lease has ended are taken again.
     ///
     /// [`Reply::missing`]: super::reply::Reply::missing
-    pub(in crate::remote) fn renew_all(
+    pub fn renew_all(
         keyspace: &Keyspace,
         charges: &[Charge<'_>],
         take_again: bool,
@@ -156,7 +153,7 @@ impl Request {
 
     /// Returns a request that succeeds only where decisions would: one charge per algorithm that was used so far, by the
     /// same commands. It charges keys of an identity that no caller has.
-    pub(in crate::remote) fn probe(keyspace: &Keyspace, identity: &[u8]) -> Self {
+    pub fn probe(keyspace: &Keyspace, identity: &[u8]) -> Self {
         let mut policies = probe_policies();
         let is_used = |policy: &Policy| keyspace.is_used(policy.counter());
         if policies.iter().any(is_used) {
@@ -223,51 +220,51 @@ impl Request {
     }
 
     /// Returns a handle that shows whether the request was sent.
-    pub(in crate::remote) fn cancel_handle(&mut self) -> CancelHandle {
+    pub fn cancel_handle(&mut self) -> CancelHandle {
         self.cancel_handle.get_or_insert_default().clone()
     }
 
     /// Returns the number of charges. A penalty counts as one more: it has a key, too.
-    pub(in crate::remote) fn charges(&self) -> usize {
+    pub fn charges(&self) -> usize {
         self.keys.len()
     }
 
     /// Returns, per charge, the number of integers in the reply that describe its state.
-    pub(in crate::remote) fn reply_lens(&self) -> &[u8] {
+    pub fn reply_lens(&self) -> &[u8] {
         &self.reply_lens
     }
 
     /// Sets how a cluster gets the request.
-    pub(in crate::remote) fn set_delivery(&mut self, delivery: Delivery) {
+    pub fn set_delivery(&mut self, delivery: Delivery) {
         self.delivery = delivery;
     }
 
     /// Returns whether the command of this request follows ASKING.
-    pub(in crate::remote) fn is_asking(&self) -> bool {
+    pub fn is_asking(&self) -> bool {
         self.delivery == Delivery::Asking
     }
 
     /// Returns whether it only tries what decisions need.
-    pub(in crate::remote) fn is_probe(&self) -> bool {
+    pub fn is_probe(&self) -> bool {
         self.is_probe
     }
 
     /// Returns the slot of the request's keys; `None` if they are in several, so that a cluster refuses the command.
-    pub(in crate::remote) fn slot(&self) -> Option<u16> {
+    pub fn slot(&self) -> Option<u16> {
         let mut slots = self.keys.iter().map(|key| slot_of(hash_tag(key)));
         let slot = slots.next()?;
         slots.all(|other| other == slot).then_some(slot)
     }
 
     /// Returns the slot of the request's keys, if other requests for that slot may be in the same command.
-    pub(in crate::remote) fn shared_slot(&self) -> Option<u16> {
+    pub fn shared_slot(&self) -> Option<u16> {
         self.slot().filter(|_| self.delivery == Delivery::Shared)
     }
 
     /// Returns the command that runs the script for these requests, and notes them as sent.
     ///
     /// `start` is [`Script::by_hash`] or [`Script::by_text`]. Without `now` the script takes the server's time.
-    pub(in crate::remote) fn command<'a>(
+    pub fn command<'a>(
         requests: impl Iterator<Item = &'a Self> + Clone,
         start: fn(&Script, usize) -> Cmd,
         now: Option<Timestamp>,
@@ -298,7 +295,7 @@ impl Request {
     }
 
     /// Notes that the command of this request was not sent after all.
-    pub(in crate::remote) fn note_not_sent(&self) {
+    pub fn note_not_sent(&self) {
         if let Some(handle) = &self.cancel_handle {
             handle.note_not_sent();
         }
@@ -357,7 +354,7 @@ impl CancelHandle {
     /// Cancels the request, unless it was sent. Returns whether it was not sent.
     ///
     /// A call may take the request at the same time and send it all the same. `clean_up` runs when that call has ended.
-    pub(in crate::remote) fn cancel(&self, clean_up: impl FnOnce() + Send + 'static) -> bool {
+    pub fn cancel(&self, clean_up: impl FnOnce() + Send + 'static) -> bool {
         let mut state = self.0.lock();
         if !state.is_sent {
             state.clean_up = Some(Box::new(clean_up));
