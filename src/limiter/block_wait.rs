@@ -62,8 +62,8 @@ pub(crate) async fn with_waits(
 
 /// Asks a store for the usage of the charges' keys, and changes nothing but what a change of a limit requires.
 ///
-/// Each charge costs more than any limit, so it is denied, and its debt is converted to the limit of its tier. A peek would not do
-/// that: the debt would go on to shrink by the old limit. What notes denials is left out.
+/// Each charge costs a unit more than its limit, so it is denied, and its debt is converted to the limit of its tier. A peek would
+/// not do that: the debt would go on to shrink by the old limit. What notes denials is left out.
 fn ask(charges: &[OwnedCharge], store: &dyn Store) -> StoreFuture<Decision> {
     let policy = |charge: &OwnedCharge| {
         let policy = charge.borrow().policy().clone();
@@ -73,9 +73,10 @@ fn ask(charges: &[OwnedCharge], store: &dyn Store) -> StoreFuture<Decision> {
     let asked = charges.iter().zip(&policies).map(|(charge, policy)| {
         let charge = charge.borrow();
         let is_peek = charge.is_shadow() || charge.units() == 0 || policy.is_concurrency();
+        let too_much = policy.counter().limit().saturating_add(1);
         policy
             .charge(*charge.key())
-            .cost(if is_peek { 0 } else { u64::MAX })
+            .cost(if is_peek { 0 } else { too_much })
     });
     let asked: Charges<'_> = asked.collect();
     store.decide(&asked)
