@@ -113,7 +113,7 @@ impl LocalCounts {
         });
     }
 
-    /// Returns a merge of what was admitted on a key; `None` if nothing is outstanding.
+    /// Returns a merge of what was admitted on a key; `None` if nothing is outstanding, or the primary takes no merges.
     fn attempt(
         &self,
         fingerprint: Fingerprint,
@@ -121,6 +121,9 @@ impl LocalCounts {
         now: Timestamp,
         history: &ServerHistory,
     ) -> Option<Attempt> {
+        if !self.takes_merges {
+            return None;
+        }
         let (admitted, usage) = self.outstanding(entry, history.recovery(), now)?;
         let charge = entry.policies.whole.charge(entry.key);
         let mut attempt = Attempt {

@@ -54,6 +54,8 @@ pub(super) struct LocalCounts {
     policies: SharePolicies,
     pub mirror: Mirror,
     pub journal: Journal,
+    /// Whether the primary can be charged for what was admitted here. A custom store has no method for that.
+    pub takes_merges: bool,
     /// Number of merges that were made, and of those without a confirmation.
     pub merges: AtomicU64,
     pub unconfirmed_merges: AtomicU64,
@@ -78,6 +80,7 @@ impl LocalCounts {
             policies: SharePolicies::default(),
             mirror: Mirror::new(warm_keys),
             journal: Journal::default(),
+            takes_merges: true,
             merges: AtomicU64::new(0),
             unconfirmed_merges: AtomicU64::new(0),
             clock,
@@ -163,7 +166,11 @@ impl LocalCounts {
     pub fn add_to(&self, health: Health) -> Health {
         let instances = self.fleet.as_ref().and_then(|fleet| fleet.instances());
         let merges = MergeCounts {
-            pending: self.journal.len() as u64,
+            pending: if self.takes_merges {
+                self.journal.len() as u64
+            } else {
+                0
+            },
             made: self.merges.load(Ordering::Relaxed),
             given_up: self.unconfirmed_merges.load(Ordering::Relaxed),
         };

@@ -95,7 +95,7 @@
 //!
 //! # After an outage
 //!
-//! Each instance charges to Redis what it admitted and what is still outstanding: the part of its share by which a TAT moved,
+//! Each instance charges to Redis (not to a custom store) what it admitted and what is still outstanding: the part of its share by which a TAT moved,
 //! or the units in a window. The debt of a bucket is that of the time when Redis came back, since Redis refills the whole
 //! bucket from then on. The units of a sliding log come back together, when the latest of them does. A merge adds up to the
 //! limit.
@@ -140,6 +140,7 @@
 //! | an instance that was never registered since its start, as on a server without `EVALSHA` | the whole quota once more, unless [`instances`] is set |
 //! | a hash slot that no node decides on, on the keys in it | the quota once more for each time that it is decided again: there are no first seconds within the share |
 //! | decisions are shed, or fail while the breaker is closed | the quota once more: Redis and the shares admit at the same time |
+//! | the store is a custom one behind a [`ResilientStore`], which takes no merges | the quota once more |
 //! | only `k` of `n` instances lose Redis | `k` shares more |
 //! | a limit or tier changes during the outage, or between it and the merge | what was admitted under the new limit beyond the old share |
 //! | a fixed number of [`instances`] | at most `q + n - 1` |

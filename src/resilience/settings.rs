@@ -30,6 +30,8 @@ pub(crate) struct GuardSettings {
     pub server_clock: Option<Clock>,
     pub instances: Option<u64>,
     pub warm_keys: usize,
+    /// Whether the primary can be charged for what was admitted here.
+    pub takes_merges: bool,
     pub silenced: SilencedCodes,
 }
 
@@ -43,6 +45,7 @@ impl GuardSettings {
             server_clock: None,
             instances: None,
             warm_keys: WARM_KEYS,
+            takes_merges: true,
             silenced: SilencedCodes::default(),
         }
     }
@@ -72,7 +75,8 @@ impl GuardSettings {
             None => fleet(),
         };
         let server_clock = self.server_clock.unwrap_or_else(|| self.clock.clone());
-        let local = LocalCounts::new(self.local, fleet, server_clock.clone(), self.warm_keys);
+        let mut local = LocalCounts::new(self.local, fleet, server_clock.clone(), self.warm_keys);
+        local.takes_merges = self.takes_merges;
         Ok(Guards {
             deadline: self.deadline,
             all: Arc::new(AllServers::new(self.clock.clone(), self.silenced)),

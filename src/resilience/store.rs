@@ -45,10 +45,14 @@ impl ResilientStore {
     ///
     /// The deadline set on the builder cuts `primary` off, unless its [own](Store::deadline) is as early.
     pub fn builder(primary: impl Store, local: MemoryStore) -> ResilientStoreBuilder {
+        let settings = GuardSettings {
+            takes_merges: false,
+            ..GuardSettings::new(local)
+        };
         ResilientStoreBuilder {
             primary: Arc::new(primary),
             calls: None,
-            settings: GuardSettings::new(local),
+            settings,
         }
     }
 }

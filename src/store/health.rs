@@ -6,7 +6,7 @@ use crate::{clock::Timestamp, error::Error};
 
 /// The health of a store: whether it is well, and the decisions made without it.
 ///
-/// [`is_well`](Self::is_well) is the question for alerts and health endpoints. All other answers agree with it:
+/// [`is_well`](Self::is_well) is the question for alerts and health endpoints. All other methods agree with it:
 ///
 /// | [`mode`](Self::mode) | well | decisions without the store | [`outages`](Self::outages) | [`cause`](Self::cause) |
 /// |---|---|---|---|---|
@@ -15,8 +15,8 @@ use crate::{clock::Timestamp, error::Error};
 /// | `Failing` | no | 1 % failed | none | of the latest failure |
 /// | `Degraded` | no | all of some servers or hash slots | one per server, and one for all slots | of the longest outage |
 ///
-/// The decisions are those of the last 10 s, or since an outage began or ended. Of few decisions, three must be affected or
-/// half of all; and a state ends below 0.5 %, so that it does not flicker.
+/// The decisions are those of the last 10 s, but none from before the latest start or end of an outage. Of few
+/// decisions, three or half of all must be affected. A state ends below 0.5 %, so that it does not flicker.
 ///
 /// # Examples
 ///
@@ -84,8 +84,8 @@ impl Health {
 
     /// Returns the part of the latest decisions that was made without the store, from 0 to 1.
     ///
-    /// They failed, were shed, or were made in an outage or just after it. The latest decisions are those of the last 10 s, or
-    /// since an outage began or ended.
+    /// Such a decision failed, was shed, or was made in an outage or just after it. The latest decisions are those of
+    /// the last 10 s, but none from before the latest start or end of an outage.
     #[must_use]
     pub fn affected_share(&self) -> f64 {
         self.affected_share
@@ -175,7 +175,7 @@ impl Health {
         self.merges.pending
     }
 
-    /// Returns how often the local charges of a key were added to the shared store.
+    /// Returns how often the local charges of a key were added to the shared store. Always 0 for a custom store.
     #[must_use]
     pub fn merges(&self) -> u64 {
         self.merges.made

@@ -6,7 +6,7 @@ use std::{
     pin::Pin,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     task::{Context, Poll, Waker},
     time::{Duration, Instant},
@@ -22,7 +22,7 @@ use tollgate::{
     error::Phase,
     memory::MemoryStore,
     resilience::{Calls, ResilientStore},
-    store::{Mode, Store, StoreFuture},
+    store::{Mode, ScriptedStore, Store, StoreFuture},
 };
 
 use crate::support::{logged, over_a_full_store};
@@ -721,4 +721,37 @@ fn runtime_without_timers_gets_its_decisions_and_its_store_back() {
             assert!(started.elapsed() < HUNG, "never recovered");
         }
     });
+}
+
+// Regression: a custom store takes no merges, and its health counted them.
+#[tokio::test]
+async fn local_charges_of_a_custom_store_are_not_merged() {
+    let fails = Arc::new(AtomicBool::new(true));
+    let (memory, failing) = (MemoryStore::new(), Arc::clone(&fails));
+    let custom = ScriptedStore::new(move |charges| match failing.load(Ordering::Relaxed) {
+        true => StoreFuture::ready(Err(error(ErrorKind::Connect, "down"))),
+        false => memory.decide(charges),
+    });
+    let store = ResilientStore::builder(custom, MemoryStore::new());
+    let store = store.build().expect("a usable store");
+    let policy = policy().on_outage(OnOutage::Local);
+    let decide = async || {
+        let decided = store.decide(&[policy.charge(Key::new("ada"))]).await;
+        decided.expect("a decision").counted_by()
+    };
+    let started = Instant::now();
+    while !is_degraded(&store) {
+        assert_eq!(decide().await, CountedBy::Fallback);
+        assert!(started.elapsed() < HUNG, "it stays closed");
+    }
+    fails.store(false, Ordering::Relaxed);
+    until_steady(&store).await;
+    decide().await;
+    let health = store.health();
+    let merges = [
+        health.merges(),
+        health.pending_merges(),
+        health.unconfirmed_merges(),
+    ];
+    assert_eq!(merges, [0; 3], "{health:?}");
 }
