@@ -111,7 +111,8 @@ impl RateLimitLayerBuilder {
 
     /// Counts in a custom store, without a breaker or fallback: if it fails, requests get 503.
     ///
-    /// Default: in process.
+    /// Default: in process. Wrap a remote store in a `resilience::ResilientStore` to add a breaker and a fallback. A custom
+    /// store has its own deadline, clock and `max_keys`: `build` fails if one is set here too.
     pub fn store(self, store: impl Store) -> Self {
         self.configure(|limiter| limiter.store(store))
     }

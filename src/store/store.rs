@@ -32,11 +32,19 @@ use crate::{
 /// - A future completes within a time that the store documents. A store that cannot decide in time returns an error.
 /// - A future does not block its thread. Probes, renewals and retries of all stores of a process are polled on one thread of
 ///   their own, where a Tokio runtime is at hand.
+/// - A charge counts as its policy says: the [algorithm](crate::Policy::algorithm), which the fallback of a `ResilientStore` and
+///   the waits of [blocked](crate::RateLimiter::block) keys use too. A policy that the store cannot count, such as one on
+///   concurrency, whose period is zero, must get an error.
+/// - [`units`](Charge::units) may be more than the limit: such a charge is denied. Compare `units <= limit - used`, since
+///   `used + units` may overflow.
+/// - The times of a decision, of [`blocks`](Self::blocks) and of `RateLimiter` are by one clock, [`Clock::system`](crate::clock::Clock::system) by default.
 /// - The charges of one call are distinct: no two have the same policy and key.
 ///   [`RateLimiter`](crate::RateLimiter) checks that.
 ///
 /// Only [`decide`](Self::decide) and [`reset`](Self::reset) are required. Add [`settle`](Self::settle) for refunds,
-/// [`hold`](Self::hold) and [`renew`](Self::renew) for concurrency, and [`probe`](Self::probe) for a circuit breaker. Wrap a
+/// [`hold`](Self::hold) and [`renew`](Self::renew) for concurrency, [`ban_record`](Self::ban_record) for penalties, which
+/// `decide` must count, [`blocks`](Self::blocks) and [`change_block`](Self::change_block) for blocks, and
+/// [`probe`](Self::probe) for a circuit breaker. Without `settle`, refunds and actual costs fail. Wrap a
 /// remote store in a [`ResilientStore`](crate::resilience::ResilientStore) to give it a deadline, a circuit breaker and a local
 /// fallback.
 ///
@@ -137,7 +145,7 @@ pub trait Store: Any + Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// Any kind that describes why the store cannot decide.
+    /// An error of any [`ErrorKind`](crate::ErrorKind) that describes why the store cannot decide.
     fn probe(&self) -> StoreFuture<()> {
         self.inner().map_or_else(done, Store::probe)
     }
@@ -197,7 +205,7 @@ pub trait Store: Any + Debug + Send + Sync {
         self.inner().map_or_else(done, Store::refresh_blocks)
     }
 
-    /// Returns the misconfigurations found so far.
+    /// Returns the misconfigurations found so far. A custom store logs each of its own once itself.
     fn warnings(&self) -> Vec<Warning> {
         self.inner().map(Store::warnings).unwrap_or_default()
     }
