@@ -37,7 +37,7 @@ impl Usage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Retry {
-    /// At once under this policy, which admitted the request.
+    /// At once: this policy has admitted the request.
     Now,
     /// From this time on, unless other requests charge the key before.
     At(Timestamp),
@@ -95,7 +95,7 @@ impl CountedBy {
         match self {
             Self::Fallback => "fallback",
             Self::InProcess => "in_process",
-            Self::Uncounted => "nobody",
+            Self::Uncounted => "uncounted",
             Self::Shared => "shared",
         }
     }

@@ -203,7 +203,7 @@ impl Breaker {
                 history.intervals.add(now, true);
                 let cause = || {
                     timeout_error(
-                        "no caller got an answer, and none waited for the deadline".to_owned(),
+                        "no caller got a decision, and none waited for the deadline".to_owned(),
                     )
                 };
                 self.outage_of(history, now, cause)

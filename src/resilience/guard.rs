@@ -139,7 +139,7 @@ impl Guard {
         let deadline = self.breaker.deadline();
         Error::new(
             ErrorKind::Timeout(Phase::Reply),
-            format!("the shared store did not answer within the deadline of {deadline:?}"),
+            format!("the shared store did not reply within the deadline of {deadline:?}"),
         )
     }
 

@@ -33,7 +33,7 @@ async fn limits_and_shares_are_not_rounded_away() {
         // What nothing counts is not full.
         let row = json!({
             "policy": "api", "key": "ada", "limit": null, "remaining": null, "reset_millis": null,
-            "counted_by": "nobody", "penalty": null, "blocked_millis": null, "has_state": true,
+            "counted_by": "uncounted", "penalty": null, "blocked_millis": null, "has_state": true,
         });
         let found = json!({ "policies": [row], "without_key": [] });
         page.evaluate(&format!(
@@ -44,7 +44,7 @@ async fn limits_and_shares_are_not_rounded_away() {
         let cells = "[...document.querySelectorAll('#key-states td')].map((it) => it.textContent)";
         assert_eq!(
             page.evaluate(cells),
-            json!(["not counted now", "–", "nobody"])
+            json!(["not counted now", "–", "uncounted"])
         );
         for (share, expected) in [("0", "0 %"), ("0.00001", "< 0.01 %"), ("0.123", "12 %")] {
             assert_eq!(page.evaluate(&format!("percent({share})")), expected);
