@@ -2,10 +2,10 @@
 //!
 //! # Why must a queue have a longest wait?
 //!
-//! A queue whose wait is longer than the patience of its clients collapses. Each client leaves before its turn, those behind it
-//! keep their turns, and each newcomer gets a turn that comes too late. In a run with 5 requests a second, a queue of 20, 10
-//! arrivals a second and a patience of 0.7 s, 8 of 100 were served, and none after the first second. A longest wait below the
-//! patience turns away at once those who would leave.
+//! A queue whose wait is longer than the patience of its clients collapses. Each client leaves before its turn. The
+//! clients behind it do not move up, so each newcomer gets a turn that comes too late. In a run with 5 requests a
+//! second, a queue of 20, 10 arrivals a second and a patience of 0.7 s, 8 of 100 were served, and none after the first
+//! second. A longest wait below the patience turns away at once those who would leave.
 //!
 //! The store cannot know the patience: a second is too long for a call with a deadline of 700 ms, and too short for uploads. So
 //! the wait is an argument of `QueueLimits::new`, and a rule file without it has a fault. An earlier default, the time in which

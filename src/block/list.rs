@@ -45,7 +45,8 @@ impl BlockList {
         Self::with(clock, false)
     }
 
-    /// Returns the empty list of a store that other instances block keys in, too. The clock shows the time of that store.
+    /// Returns an empty list for a store in which other instances block keys, too. `clock` shows the time of that
+    /// store.
     #[must_use]
     pub fn shared(clock: Clock) -> Self {
         Self::with(clock, true)

@@ -2,8 +2,8 @@
 //!
 //! # Why does a peek never write, and always pass?
 //!
-//! A peek is a charge of cost 0. If it wrote, looking at a key would change the key, and a cost of 0 cannot be too high. So a
-//! limiter that only peeks never changes a key in the store.
+//! A peek is a charge of cost 0. It passes, because a cost of 0 fits every quota. If it wrote, looking at a key would
+//! change the key. So a limiter that only peeks never changes a key in the store.
 
 use smallvec::SmallVec;
 

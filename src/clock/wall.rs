@@ -14,7 +14,8 @@ pub(super) struct Wall {
 }
 
 impl Wall {
-    /// Returns whether the wall clock has not been looked at for a millisecond.
+    /// Returns whether the last look at the wall clock was a millisecond ago or earlier. If so, the caller must look
+    /// now.
     pub fn is_due(&self, nanos: u64) -> bool {
         let is_due = nanos >= self.due.load(Ordering::Relaxed);
         if is_due {
@@ -35,7 +36,7 @@ impl Wall {
         }
     }
 
-    /// Returns a time by this clock as the wall clock shows it.
+    /// Converts a time by this clock to the time that the wall clock shows.
     #[inline]
     pub fn time(&self, at: Timestamp) -> Timestamp {
         let ahead = self.ahead.load(Ordering::Relaxed);

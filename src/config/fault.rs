@@ -245,7 +245,7 @@ const METHODS: [(&str, &str); 14] = [
     ("ipv6_prefix", "`ipv6_prefix`"),
 ];
 
-/// Other words of code, and those of files.
+/// Phrases of messages about code, each with the phrase for rule files.
 const PHRASES: [(&str, &str); 7] = [
     ("Algorithm::LeakyBucket", "`algorithm: leaky_bucket`"),
     (

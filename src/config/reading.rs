@@ -54,7 +54,7 @@ impl FileReading {
         RuleSetError::new(source, self.first, self.left_out)
     }
 
-    /// Notes a fault. One that comes after the first hundred is only counted.
+    /// Notes a fault. Faults after the first hundred are only counted.
     pub fn add(
         &mut self,
         position: Position,

@@ -53,7 +53,7 @@ mappings! {
         #[serde(skip_serializing_if = "Vec::is_empty")]
         #[schemars(default, with = "OneOrMany<RequestSpec>")]
         skip: Vec<RequestSpec>,
-        /// The rules. A request is decided by all that match it, together.
+        /// The rules. All rules that match a request decide on it together.
         rules: Vec<RuleSpec>,
     }
 

@@ -60,7 +60,7 @@ impl ApiError {
 }
 
 impl From<Error> for ApiError {
-    /// Reports an error of the store or of a setting. Its causes stay out, which may name internals of the network.
+    /// Reports an error of the store or of a setting, without its causes: they may name internals of the network.
     fn from(error: Error) -> Self {
         let (status, code) = match error.kind() {
             ErrorKind::DuplicatePolicy

@@ -171,8 +171,8 @@ impl Track {
         }
     }
 
-    /// Moves to the slot of this time. Returns how many slots that is, at most all. A clock that was set back stays in its
-    /// slot until it is reached again.
+    /// Moves to the slot of this time. Returns by how many slots, at most all of them. A clock that was set back stays
+    /// in its slot until it is reached again.
     fn advance(&mut self, now: Timestamp) -> usize {
         let number = now.as_micros() / (self.step * MICROS);
         let passed = number.saturating_sub(self.latest);

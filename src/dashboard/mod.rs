@@ -56,9 +56,10 @@
 //! - **Other host names** are refused if [`allowed_hosts`](DashboardBuilder::allowed_hosts) lists the right ones.
 //! - **The content security policy** allows scripts, styles and connections of the own origin only, no inline ones, and no
 //!   frames around the page. Every response has `cache-control: no-store`.
-//! - **Bounds**: bodies have at most 16 KiB (rules 2 MiB), and URLs of the API no parameters. At most 16 pages follow at the
-//!   same time ([`max_clients`](DashboardBuilder::max_clients)). When all places are taken, the client with most pages gives
-//!   one to a client with fewer. A stream ends after ten minutes, and the page opens a new one. A client that has stopped
+//! - **Bounds**: the body of a request has at most 16 KiB, and at most 2 MiB if it contains rules. A request to the API
+//!   with parameters in its URL is rejected. At most 16 pages follow at the same time
+//!   ([`max_clients`](DashboardBuilder::max_clients)). When all places are taken, the client with most pages gives one
+//!   to a client with fewer. A stream ends after ten minutes, and the page opens a new one. A client that has stopped
 //!   reading loses its place then.
 //!
 //! Operators who may read see addresses of servers, names of policies and tiers, and the texts of rules, and can look up any

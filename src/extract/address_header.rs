@@ -10,8 +10,8 @@ use http::{HeaderMap, HeaderName, header::FORWARDED};
 /// A header in which a proxy or a CDN sends one address, the client's.
 ///
 /// Choose it only if that proxy sets it on every request, whatever the client sent. The header must come once. If it is
-/// empty or unreadable it is ignored, and the peer is the client; from a trusted peer, a second one makes the address
-/// ambiguous.
+/// empty or unreadable, it is ignored, and the peer is the client. If a trusted peer sends the header twice, the
+/// address is ambiguous.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SingleHeader {
@@ -46,7 +46,7 @@ impl SingleHeader {
         })
     }
 
-    /// Returns whether the header is a list, whose left end clients write.
+    /// Returns whether the header is a list. Clients can write the left end of such a list.
     pub(super) fn is_list(&self) -> bool {
         let name = self.name();
         name == FORWARDED || name == X_FORWARDED_FOR

@@ -10,8 +10,9 @@
 //! # Why does `and` use the status of the missing half?
 //!
 //! An earlier version used the larger of both statuses. Any client could then get a 500 by leaving out a header beside `PeerIp`,
-//! and a 404 on a route that exists. A client can add what it left out, so the missing half gives the status. If both are
-//! missing, it is the one that a client can fix, credentials first. A server without peer addresses is still reported, as TG001.
+//! and a 404 on a route that exists. A client can add what it left out, so the missing half gives the status. If both
+//! are missing, a half that the client can add gives the status, credentials first. A server without peer addresses is
+//! still reported, as TG001.
 
 use std::fmt;
 
@@ -266,7 +267,7 @@ impl<E, O> CoLocatedWith<E, O> {
 }
 
 impl<E: KeyExtractor, O: KeyExtractor> CoLocatedWith<E, O> {
-    /// Puts the key in the slot of the other one, if the request has that.
+    /// Puts the key in the slot of the other key. If the request has no other key, the key stays as it is.
     fn place(&self, key: Key, parts: &Parts) -> Key {
         let other = self.other.extract(parts).found();
         match other.or_else(|| self.other.default_key(parts)) {

@@ -14,10 +14,11 @@
 
 /// The result of looking for one value in a request: found, absent, or ambiguous.
 ///
-/// `Absent` and `Ambiguous` are handled differently. A client may leave a value out, and the rule decides what happens then
-/// ([`OnMissingKey`](crate::rules::OnMissingKey), or the second extractor of an
-/// [`or_else`](super::KeyExtractor::or_else)). If a client sends it twice, the limiter cannot know which one the inner
-/// service reads, so the request is always rejected with 400: otherwise a second, empty header would bypass every limit.
+/// `Absent` and `Ambiguous` are handled differently. If a client leaves a value out, the rule decides: by its
+/// [`OnMissingKey`](crate::rules::OnMissingKey), or by the second extractor of an
+/// [`or_else`](super::KeyExtractor::or_else). If a client sends it twice, the limiter cannot know which one the inner
+/// service reads, so the request is always rejected with 400: otherwise a second, empty header would bypass every
+/// limit.
 ///
 /// Closures may also return a plain value or an `Option`; `None` becomes `Absent`.
 ///

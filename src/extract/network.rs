@@ -4,8 +4,8 @@
 //!
 //! A customer gets a whole network, at least a /64, and may use a new address for each request. A count per address limits nobody
 //! and fills the table. So grouping is the default everywhere. You can set the prefix from 48 to 128, such as /56 where providers
-//! assign that. `Key::from` groups too, so a block, a tier or an explanation by an address concerns the key that the rules count,
-//! and a closure cannot forget the prefix. `src/key/address.rs` has a table.
+//! assign that. `Key::from` groups too. So a block, a tier or an explanation for an address uses the key that the rules
+//! count, and a closure cannot forget the prefix. `src/key/address.rs` has a table.
 //!
 //! Addresses of a NAT64 translator (`64:ff9b::/96`) are an exception: each is a separate IPv4 client, so it counts by the IPv4
 //! address, and matches networks of IPv4. A private one is not used, because a translator must drop it (RFC 6052), and it could

@@ -19,7 +19,8 @@ use http::HeaderName;
 ///
 /// # Beside headers that are there already
 ///
-/// The inner service may have set some of these headers: an upstream behind a proxy, or another layer inside.
+/// The inner service may have set some of these headers, for example an upstream behind a proxy or another layer
+/// inside.
 ///
 /// - Limit, remaining and reset are written together or not at all. If the inner service has set one of them, none is added, since
 ///   its limit and our reset would describe different policies. If a layer inside has written them, those of the policy with the

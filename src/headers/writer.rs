@@ -209,6 +209,6 @@ fn take_written(extensions: &mut Extensions) -> WrittenSets {
 
 /// Marks the response of a layer that denied the request and wrote the default headers.
 ///
-/// Equivalent to [`WrittenSets`] with that set and headroom 0. As it has no size, it needs no allocation.
+/// Equivalent to [`WrittenSets`] with that set and headroom 0. A type without a size needs no allocation.
 #[derive(Clone, Copy, Debug)]
 struct DefaultDenial;

@@ -191,7 +191,7 @@ impl BlockCheck {
     }
 }
 
-/// Without what is blocked: it would make the `Debug` of a limiter grow, and contains keys.
+/// Leaves out the blocked keys, which would make the `Debug` of a limiter long, and which must not be logged.
 impl fmt::Debug for BlockCheck {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("BlockCheck").finish_non_exhaustive()
@@ -254,7 +254,7 @@ impl Blocks {
         charges
     }
 
-    /// Returns the charges with peeks in place of those that are not blocked.
+    /// Returns the charges, with peeks in place of all charges whose key is not blocked.
     fn alone<'a>(&self, charges: &[Charge<'a>]) -> Charges<'a> {
         let is_blocked = |index| self.0.iter().any(|(blocked, _)| *blocked == index);
         let charges = charges.iter().enumerate();

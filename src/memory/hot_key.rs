@@ -11,8 +11,8 @@
 //!                  thread C: load, decide, exchange fails, load, decide, exchange -> admitted
 //! ```
 //!
-//! Nothing else changes: code that holds the lock finds the latest state in its table, since that is taken back before. A
-//! denial without the lock therefore writes no shared memory, and an admission writes one word.
+//! Code under the lock needs no change: taking the lock first moves the lent TAT back, so the table has the latest
+//! state. A denial without the lock therefore writes no shared memory, and an admission writes one word.
 //!
 //! # Why a decision is that of the lent key
 //!

@@ -39,8 +39,8 @@
 //! almost nothing. Tables grow with the number of keys and shrink after a flood.
 //!
 //! - **Refunds** take memory only for keys whose requests overlap: a refund of the last charge of a key needs none. Without
-//!   memory, a refund is not made, and the key owes what it was charged. Turns of a queue that callers give up in the middle
-//!   take up to 32 entries for each key, from the memory of logs.
+//!   memory, a refund is not made, and the key owes what it was charged. Turns that callers give up in the middle of a
+//!   queue take up to 32 entries for each key, in the memory of logs.
 //! - **Requests in flight** take 44 bytes for the only one of a key, and 36 for each one of several. All keys together have
 //!   `64 * (max_keys + 100,000)` bytes. That is enough for `max_keys` requests, however many of them are on one key, and one
 //!   key can always fill the highest limit. A request without memory is denied, and counted in

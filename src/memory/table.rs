@@ -167,7 +167,8 @@ impl<S: TableEntry> Table<S> {
         free.map_or(Place::Full, Place::Free)
     }
 
-    /// Returns whether a key has no slot, and the other keys of its decision could take all slots within its reach.
+    /// Returns whether a key that has no slot may find none: the other keys of its decision could take all free slots
+    /// within its reach.
     pub fn is_tight(&self, fingerprint: Fingerprint, now: u64) -> bool {
         let slots = self.slots.len();
         if slots < self.max_slots || matches!(self.find(fingerprint, now), Place::Found(_)) {

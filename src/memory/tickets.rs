@@ -196,7 +196,8 @@ impl Tickets {
 
     /// Removes the tickets of a key whose lease has ended.
     ///
-    /// Returns `false` if no ticket is left. The key's record is removed then, and another one may have its index.
+    /// Returns `false` if no ticket is left. In that case the key's record is removed, and the last record may take its
+    /// index.
     #[inline]
     pub fn end_leases(&mut self, key: u32, now: u64) -> bool {
         self.soonest(key) > now || self.end_some_leases(key, now)

@@ -105,9 +105,9 @@
 //!
 //! All layers of tower-http, tower and axum can stand outside or inside of the limit, also in one `ServiceBuilder`.
 //!
-//! - **The inner service must be `Clone`.** The services of axum and tonic are. While a request waits for its decision, it keeps
-//!   the service that was polled ready, and a clone takes its place. Put a `BufferLayer` between the limit and a service that is
-//!   not `Clone`, such as `BoxService` or tower's own `RateLimit`.
+//! - **The inner service must be `Clone`**, like the services of axum and tonic. While a request waits for its
+//!   decision, it keeps the service that was polled ready, and a clone takes its place. Put a `BufferLayer` between the
+//!   limit and a service that is not `Clone`, such as `BoxService` or tower's own `RateLimit`.
 //! - **The response body is a [`ResponseBody`]** around the inner one, so a function of a layer outside takes
 //!   `Response<ResponseBody<_>>`. To keep the inner type, such as axum's `Body`, map the body back.
 //! - **An optional limit** changes that type too, so `option_layer` needs the same mapping. Where the limit may be switched while

@@ -4,10 +4,10 @@
 //!
 //! A slot is held until the response body ends, and a server asks a body for more only when the client has read the earlier
 //! pieces. So while a client reads nothing, no code of the layer runs for its response. A timer could release the slot, but the
-//! body, the handler's stream and the connection to the backend would stay, and the limit would admit more than its number. To
-//! drop them, each body would have to be shared with a timer, for an allocation and a lock per response. A server owns the task
-//! of each stream and can drop it for less. The gateway does so in 100 lines (`examples/gateway/unread.rs`), and a rule by caller
-//! bounds what one client can hold until then.
+//! body, the handler's stream and the connection to the backend would stay, and the limit would admit more than its
+//! number. To end these too, each body would have to be shared with a timer, which costs an allocation and a lock per
+//! response. A server owns the task of each stream and can drop it for less. The gateway does so in 100 lines
+//! (`examples/gateway/unread.rs`). Until then, a rule by caller bounds what one client can hold.
 
 use std::{
     fmt, mem,

@@ -17,10 +17,10 @@
 //! # Lengths to choose
 //!
 //! A denied request has a wait without a ban as well: up to the window of the quota, or for a bucket the time of one request.
-//! A ban that is shorter ends first, and clients do not notice it. For example, a ban of 1 s changes nothing under 12 an hour,
-//! where a denied client waits for up to 300 s. A layer reports such a first ban as
-//! [TG018](crate::diagnosis::Code::ShortBan). If no ban can ever be noticed, since the policy also
-//! [counts denied requests](crate::Policy::count_denied), `build()` fails.
+//! A ban that is shorter ends first, and clients do not notice it. For example, a ban of 1 s has no effect with a quota
+//! of 12 an hour, since a denied client waits for up to 300 s anyway. A layer reports such a first ban as
+//! [TG018](crate::diagnosis::Code::ShortBan). If no ban can ever be noticed, since the policy also [counts denied
+//! requests](crate::Policy::count_denied), `build()` fails.
 //!
 //! # Where it counts
 //!

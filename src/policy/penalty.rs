@@ -2,12 +2,13 @@
 //!
 //! # Why is a ban a second key?
 //!
-//! The state of a key has another form for each algorithm, such as a string, a ring that is changed in place, or a sorted set. A
-//! ban inside would be one more part of each form, read and written with every charge. It would also end with the state: a bucket
-//! is forgotten when it is full, while a ban, and the number of bans before it, outlast that by hours. So a penalty has a second
-//! key in the same slot, and `lua/penalty.lua` works for all algorithms. Only a denial that counts writes it, and a request
-//! during a ban writes nothing. The exception is the first request after the clock was set back to before the begin of the ban,
-//! which lets the ban begin again: with a bound that moved along with each request, the ban would last as long as the step.
+//! Each algorithm stores the state of a key in its own form, such as a string, a ring that is changed in place, or a
+//! sorted set. A ban inside would be one more part of each form, read and written with every charge. It would also end
+//! with the state: a bucket is forgotten when it is full, while a ban, and the number of bans before it, outlast that
+//! by hours. So a penalty has a second key in the same slot, and `lua/penalty.lua` works for all algorithms. Only a
+//! denial that counts writes it, and a request during a ban writes nothing. The exception is the first request after
+//! the clock was set back to before the begin of the ban, which lets the ban begin again: with a bound that moved along
+//! with each request, the ban would last as long as the step.
 //!
 //! A ban stores when it began. So a penalty with a shorter longest ban ends it at one time for all requests, and operators see
 //! since when a key is banned. A request during a ban is not counted as a denial. Otherwise a client that retries without a pause
@@ -274,7 +275,7 @@ pub struct BanRecord {
     denials: u32,
     /// Number of bans that are not forgiven, at most 255.
     bans: u8,
-    /// The end of the latest ban, if that has not been followed by a denial.
+    /// The end of the latest ban. The next denial that counts clears it.
     banned_until: Timestamp,
     /// When all of it is forgiven.
     forgiven_at: Timestamp,

@@ -358,7 +358,7 @@ impl Policy {
         self.series
     }
 
-    /// Returns the policy with another quota, and `.candidate` behind its name.
+    /// Returns a copy of the policy with another quota, and with `.candidate` appended to its name.
     ///
     /// # Errors
     ///

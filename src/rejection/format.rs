@@ -139,8 +139,8 @@ enum BodyFormat {
 type CustomFormat = dyn Fn(&Rejection, &Parts) -> Response<Bytes> + Send + Sync;
 
 impl RejectionFormat {
-    /// A custom format: the closure makes the response from the rejection and the request's head. The body is text, bytes, or
-    /// axum's own.
+    /// A custom format: the closure makes the response from the rejection and the request's head. The body is text,
+    /// bytes, or an `axum::body::Body`.
     pub fn by<F, T>(make: F) -> Self
     where
         F: Fn(&Rejection, &Parts) -> Response<T> + Send + Sync + 'static,

@@ -240,8 +240,8 @@ impl Client {
         }
     }
 
-    /// Notes the run of the server that a connection leads to. If it has replaced another one, the server may have lost its
-    /// states: that is reported to the breaker, and the output of `replaced` is returned.
+    /// Notes the run of the server that a connection leads to. If this run has replaced another one, the server may
+    /// have lost its states. The breaker then gets a report, and this method returns the output of `replaced`.
     ///
     /// The first calls on other connections to the same run wait here until that is done.
     pub fn note_run<T>(&self, run: ServerRun, replaced: impl FnOnce() -> T) -> Option<T> {

@@ -30,8 +30,8 @@
 //!
 //! # Overload
 //!
-//! The store never sends more than the server decides in about a sixth of the deadline. A decision that would come too
-//! late is shed: it is not sent, costs the server nothing, and fails at once with
+//! The store has at most as many charges in flight as the server decides in about a sixth of the deadline. A decision
+//! that would come too late is shed: it is not sent, costs the server nothing, and fails at once with
 //! [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded). At most 16,384 decisions wait.
 //!
 //! # Distance
@@ -174,10 +174,11 @@
 //! # Blocks
 //!
 //! With [`RedisStoreBuilder::shared_blocks`], [blocked keys](crate::RateLimiter::block) are kept in three keys of one slot
-//! (`prefix:{!}:blocks`, about 430 bytes for each block with a reason of 20 characters), until an hour after the last block has ended. Each instance asks
-//! for changes at most every 400 ms, behind a decision, which takes the server 6 us without a change. If Redis loses them, instances that have seen a block go on to deny
-//! its key, and others do not know it. A reply has at most 1,000 blocks, so a new instance has 30,000 of them after 30 round trips;
-//! until then it denies those that have arrived.
+//! (`prefix:{!}:blocks`, about 430 bytes for each block with a reason of 20 characters), until an hour after the last
+//! block has ended. Each instance asks for changes after a decision, at most every 400 ms. Without a change, this takes
+//! the server 6 us. If Redis loses them, instances that have seen a block go on to deny its key, and others do not know
+//! it. A reply has at most 1,000 blocks, so a new instance has 30,000 of them after 30 round trips; until then it
+//! denies those that have arrived.
 //!
 //! # Clock steps
 //!

@@ -141,7 +141,7 @@ fn parse_server(url: &str) -> Result<ConnectionInfo, Error> {
     })
 }
 
-/// Refuses parts of a URL that would be ignored: some change security or the database elsewhere.
+/// Refuses parts of a URL that would be ignored. In other clients, some of them change the security or the database.
 fn check_parts(url: &str) -> Result<(), Error> {
     let (before, fragment) = url.split_once('#').unwrap_or((url, ""));
     let (place, query) = before.split_once('?').unwrap_or((before, ""));

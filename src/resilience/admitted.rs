@@ -28,11 +28,12 @@
 //!
 //! # Why do keys stay within their share after an outage?
 //!
-//! The first instance that finds Redis available again finds it without the charges of the others, and would admit once more what
-//! they have admitted. Waiting for a sign of each instance would take a list of instances that are still alive. A fixed time is
-//! enough, because probes bound how late an instance notices the recovery. The charge is taken from the share before Redis
-//! decides, so that of many callers at once only as many are sent as fit. If Redis denies it or fails, the charge is given back.
-//! Otherwise a Redis that comes and goes would halve the quota: each failed decision would be charged to the share twice.
+//! The first instance that reaches Redis again does not find the charges of the others there. Without its share as a
+//! limit, it would admit once more what they have admitted. Waiting for a sign of each instance would take a list of
+//! instances that are still alive. A fixed time is enough, because probes bound how late an instance notices the
+//! recovery. The charge is taken from the share before Redis decides, so that of many callers at once only as many are
+//! sent as fit. If Redis denies it or fails, the charge is given back. Otherwise a Redis that comes and goes would
+//! halve the quota: each failed decision would be charged to the share twice.
 
 use crate::{
     algorithm::{Admitted, Counter, SlidingWindow},

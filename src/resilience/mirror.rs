@@ -90,7 +90,7 @@ pub(super) struct Mirror {
 /// Which states in a mirror a server may lack.
 #[derive(Debug, Default)]
 pub(super) struct Doubts {
-    /// An [`Epoch`]: the server may lack what was kept in earlier ones.
+    /// The [`Epoch`] after the latest possible loss: the server may lack states of earlier epochs.
     since: AtomicU8,
     /// When the last of their quotas is back, in microseconds since the Unix epoch. 0 if the server lost nothing.
     until: AtomicU64,
@@ -110,7 +110,7 @@ struct Entry {
 /// How often a server may have lost its states. It wraps around.
 pub(super) type Epoch = u8;
 
-/// When an entry was noted, in seconds that wrap around after 194 days, and in which epoch.
+/// The time when an entry was noted, and the epoch. The time is in seconds, and wraps around after 194 days.
 #[derive(Clone, Copy, Debug, Default)]
 struct Stamp(u32);
 
@@ -287,7 +287,7 @@ impl Mirror {
         }
     }
 
-    /// Replaces the entry at `own`, or the one that is full again soonest.
+    /// Replaces the entry at `own`. Without `own`, replaces the entry whose full quota is back soonest.
     #[inline]
     fn insert(set: &mut Set, own: Option<usize>, entry: Entry) {
         // The default is the earliest of all times, so free entries come first.

@@ -17,7 +17,8 @@ pub(super) struct Modes {
 struct State {
     /// When the present mode began.
     since: Timestamp,
-    /// Number of outages: of servers, and one of all stuck hash slots. Below 0 for an end that is noted before its beginning.
+    /// Number of outages: at most one for each server, and one for all stuck hash slots. Negative if the end of an
+    /// outage is noted before its beginning.
     outages: isize,
     is_failing: bool,
     is_shedding: bool,

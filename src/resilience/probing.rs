@@ -109,7 +109,7 @@ impl Guard {
         self.start_merging();
     }
 
-    /// Ends the outage of a server that decides nothing any more. Its probes end too.
+    /// Ends the outage, and the probes, of a server that has left the cluster.
     pub fn retire(&self) {
         if self.breaker.close().is_some() {
             let now = self.clock.now();

@@ -24,17 +24,17 @@
 //! to 64 slots at a time, those first that have waited longest. After a success the next ones follow at once. So the end of a
 //! fault is noticed within about a second, and if more than 64 slots are mended one by one, each within `slots / 128` seconds.
 //!
-//! A cluster has 16,384 slots, which bounds the memory: 150 bytes for each, and the charges of a request for each of the first
-//! 1,024 stuck slots. With two policies a request, 3 MB if all slots are stuck. Further slots are probed with a key that nobody
-//! has: so many slots are stuck as a whole.
+//! The memory is bounded, because a cluster has 16,384 slots. Each stuck slot takes 150 bytes, and the first 1,024 also
+//! keep the charges of one request each. With two policies a request, this is 3 MB if all slots are stuck. Further
+//! slots are probed with a key that nobody has: so many slots are stuck as a whole.
 //!
 //! # Why has a hash slot a breaker of its own?
 //!
-//! If the node's breaker opened, one slot of 16,384 would take all others of the node along. If nothing opened, each decision on
-//! the slot would wait for its deadline forever, behind a health that shows nothing. Failures are collected where each decision
-//! ends, in the fallback, by the slot that the error names. A key would be a finer unit, but keys have no bound, and a slot
-//! without a node fails for all of them. A node without an address that works is a case for the node's breaker: the cluster gives
-//! that address for all of its slots.
+//! If the node's breaker opened, one slot of 16,384 would take all others of the node along. If nothing opened, every
+//! decision on the slot would wait for its deadline, and the health would not show it. Failures are collected where
+//! each decision ends, in the fallback, by the slot that the error names. A key would be a finer unit, but keys have no
+//! bound, and a slot without a node fails for all of them. A node without an address that works is a case for the
+//! node's breaker: the cluster gives that address for all of its slots.
 
 use std::{
     collections::HashMap,

@@ -2,10 +2,10 @@
 //!
 //! # Why do only the first 1,000 requests look for misconfigurations?
 //!
-//! A misconfiguration shows at once and stays. After 1,000 requests, a rule pays one load of a counter per request, which could
-//! not be measured in the instructions of a request. The check finds signs and not proofs: a client may send `X-Forwarded-For` to
-//! a server without a proxy. So a warning describes what was seen, and what to do if it is a mistake. `silence(Code)` is for a
-//! setup that is intended.
+//! A misconfiguration shows at once and stays. After 1,000 requests, a rule pays one load of a counter per request. A
+//! count of the instructions of a request did not show this load. The check finds signs and not proofs: a client may
+//! send `X-Forwarded-For` to a server without a proxy. So a warning describes what was seen, and what to do if it is a
+//! mistake. `silence(Code)` is for a setup that is intended.
 //!
 //! "One bucket" (TG005) requires a key that should differ between callers (`Global` and `Route` need not), 1,000 requests in a
 //! row with one key, and at least eight clients that differ in address, `X-Forwarded-For`, `Forwarded`, `X-Real-IP`,

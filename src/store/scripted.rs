@@ -196,7 +196,7 @@ impl Debug for ScriptedStore {
 
 // === PendingDecision ===
 
-/// A decision that waits for your test. It stays pending if this is dropped.
+/// A decision that waits for your test. If you drop this value, the decision stays pending.
 #[derive(Debug)]
 pub struct PendingDecision {
     charges: Vec<OwnedCharge>,

@@ -269,7 +269,7 @@ mod tests {
         })
     }
 
-    /// Returns what `work` logs, by a subscriber with this level.
+    /// Returns the log of `work`, from a subscriber with this level.
     fn log_of(level: Level, work: impl FnOnce()) -> String {
         let log = Log::default();
         let writer = log.clone();

@@ -79,8 +79,8 @@
 //! - **Window**: all instances need the same one, and clocks that agree. An instance that ends counts until the window is over.
 //!   After a restart of Redis, instances write the current half again, and not the previous one.
 //!
-//! - **Versions**: what an instance of another version has shared is left out of the sum if this one cannot read it, and
-//!   [counted](Snapshot::unread).
+//! - **Versions**: the sum leaves out a value of another version of tollgate that this instance cannot read.
+//!   [`Snapshot::unread`] counts these values.
 //!
 //! Give each limiter a separate recorder: one that two limiters share counts twice.
 //!

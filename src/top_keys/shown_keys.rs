@@ -85,7 +85,7 @@ impl fmt::Debug for ShownKeys {
 
 static PROCESS_SECRET: LazyLock<HashSecret> = LazyLock::new(HashSecret::random);
 
-/// Returns whether all callers, or all without a key, share the key.
+/// Returns whether the key is shared: by all callers, or by all callers that have no key.
 fn is_anonymous(identity: &str) -> bool {
     [Key::GLOBAL, Key::UNIDENTIFIED].map(|key| key.as_str() == identity) != [false; 2]
 }

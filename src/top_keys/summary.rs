@@ -165,7 +165,7 @@ impl Summary {
         self.sift_down(0);
     }
 
-    /// Empties a place of the table, and moves up those entries that a search would not find behind the gap.
+    /// Empties a place of the table. Entries behind the gap that a search would no longer find move up.
     fn remove(&mut self, mut gap: usize) {
         let mask = self.table.len() - 1;
         let mut place = gap;

@@ -83,7 +83,7 @@ impl Reloader {
         self.state.subscribe()
     }
 
-    /// Returns the latest versions that were current in this process, from the oldest.
+    /// Returns the latest versions that were current in this process, the oldest first.
     pub fn history(&self) -> Vec<RuleVersion> {
         self.progress.lock().history.iter().cloned().collect()
     }

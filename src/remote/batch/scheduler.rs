@@ -532,8 +532,9 @@ impl Traffic {
 
     /// Removes jobs that would be decided too late. Returns their callers.
     ///
-    /// If more wait than the window has room for, they wait for the server: those that did for half of the deadline are late.
-    /// Otherwise this process was slow to send them, and the server decides them in a few round trips.
+    /// If more jobs wait than the window has room for, the server is too slow: a job is late once it has waited for
+    /// half of the deadline. Otherwise this process was slow to send the jobs, and the server decides them in a few
+    /// round trips.
     fn shed_late_jobs(&mut self, now: Timestamp) -> Vec<Waiter> {
         let mut shed = Vec::new();
         let max_wait = self

@@ -148,5 +148,5 @@ const MAX_IDLE_LOOKS: u32 = 20;
 const MIN_SLEEP: Duration = Duration::from_millis(1);
 /// The longest time between two looks while something is under way or was just before.
 const MAX_SLEEP: Duration = Duration::from_millis(100);
-/// Enough for wakers and observers: the thread itself needs little.
+/// Stack of the thread. Its own code needs little, but it also runs wakers and observers.
 const STACK_BYTES: usize = 128 * 1_024;

@@ -344,7 +344,7 @@ pub(super) fn merge(charge: &Charge<'_>, admitted: Admitted) -> Option<Arguments
     Some(arguments)
 }
 
-/// How long a server knows that a merge was made. It is tried again for half of this time.
+/// How long a server knows that a merge was made. Without a reply, a merge is sent again for half of this time.
 const MERGE_MARK_MILLIS: u64 = 60_000;
 /// As [`reply_len`] for the key of a merge.
 pub(super) const MERGE_MARK_LEN: u8 = 2;
