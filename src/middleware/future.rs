@@ -182,16 +182,28 @@ where
         request: A::Request,
         admission: &A,
     ) -> Self {
-        let state = match first {
-            Ok(Step::Admitted(admitted)) => State::running(service, request, admitted),
-            first => {
-                // The original was polled ready; the clone that stays was not.
-                let unready = service.clone();
-                let ready = mem::replace(service, unready);
-                State::after(first, ready, request, admission)
-            }
-        };
-        Self { state }
+        match first {
+            Ok(Step::Admitted(admitted)) => Self {
+                state: State::running(service, request, admitted),
+            },
+            first => Self::waiting(first, service, request, admission),
+        }
+    }
+
+    // Out of line, for the size of the path that calls the service at once.
+    #[inline(never)]
+    fn waiting(
+        first: Next<A::Pending, A::Admitted, A::Rejected>,
+        service: &mut S,
+        request: A::Request,
+        admission: &A,
+    ) -> Self {
+        // The original was polled ready; the clone that stays was not.
+        let unready = service.clone();
+        let ready = mem::replace(service, unready);
+        Self {
+            state: State::after(first, ready, request, admission),
+        }
     }
 }
 
@@ -260,8 +272,6 @@ where
     S: Service<R> + Clone,
     A: Admit<R, S::Response, S::Error> + Clone,
 {
-    // Out of line, for the size of the path that calls the service at once.
-    #[inline(never)]
     fn after(
         next: Next<A::Pending, A::Admitted, A::Rejected>,
         mut service: S,
