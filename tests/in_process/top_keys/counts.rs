@@ -373,7 +373,7 @@ fn keys_are_hashed_unless_plain_text_is_allowed() {
         .expect("usable");
     let shown = first_key(&by_default);
     assert_eq!(shown.len(), 33);
-    assert!(!shown.contains("203") && shown.starts_with('$'), "{shown}");
+    assert!(!shown.contains("203.") && shown.starts_with('$'), "{shown}");
     assert_ne!(
         shown,
         Key::secret("203.0.113.7").as_str(),
