@@ -8,7 +8,7 @@ use std::{
 use crate::error::Error;
 
 use super::{
-    node::{Entry, LocatedValue, Position, Value},
+    node::{LocatedValue, NamedValue, Position, Value},
     reading::{FileReading, few_of},
     registry::Registry,
     spec::{Names, OneOrMany},
@@ -17,7 +17,7 @@ use super::{
 /// The fields of a mapping.
 pub(super) struct Fields<'n, 'r> {
     pub position: Position,
-    entries: &'n [Entry],
+    entries: &'n [NamedValue],
     asked: Vec<&'static str>,
     pub reading: &'r mut FileReading,
 }
@@ -41,7 +41,7 @@ impl<'n, 'r> Fields<'n, 'r> {
         if !self.asked.contains(&name) {
             self.asked.push(name);
         }
-        let named = |entry: &&Entry| entry.name == name;
+        let named = |entry: &&NamedValue| entry.name == name;
         let entry = self.entries.iter().find(named)?;
         (entry.node.value != Value::Null).then_some(&entry.node)
     }
@@ -95,7 +95,7 @@ impl<'n, 'r> Fields<'n, 'r> {
     /// Notes fields that nobody has asked for, and those that are there twice.
     pub fn finish(self) {
         let mut seen = HashSet::new();
-        for Entry { position, name, .. } in self.entries {
+        for NamedValue { position, name, .. } in self.entries {
             if !seen.insert(name.as_str()) {
                 let reason = format!("`{name}` is there twice");
                 self.reading.add(*position, reason, "keep one of them");

@@ -8,7 +8,7 @@ use serde::de::IgnoredAny;
 use super::{
     fault::Fault,
     lines::Lines,
-    node::{Entry, LocatedValue, MAX_DEPTH, MAX_VALUES, Position, Value},
+    node::{LocatedValue, MAX_DEPTH, MAX_VALUES, NamedValue, Position, Value},
 };
 
 /// Parses a text.
@@ -64,7 +64,7 @@ impl<'a> Walk<'a> {
                     let (_, position) = self.next();
                     let name = self.string()?;
                     let node = self.node(depth + 1)?;
-                    entries.push(Entry {
+                    entries.push(NamedValue {
                         position,
                         name,
                         node,

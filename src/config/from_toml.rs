@@ -10,7 +10,7 @@ use toml::{
 use super::{
     fault::Fault,
     lines::Lines,
-    node::{Entry, LocatedValue, MAX_DEPTH, Position, Value},
+    node::{LocatedValue, MAX_DEPTH, NamedValue, Position, Value},
     reading::FileReading,
 };
 
@@ -49,7 +49,7 @@ const MAX_RECOVERED: usize = 64 << 10;
 
 fn map(table: &DeTable<'_>, lines: &Lines<'_>, depth: usize) -> Result<Value, Fault> {
     let entries = table.iter().map(|(name, value)| {
-        Ok(Entry {
+        Ok(NamedValue {
             position: lines.position(name.span().start),
             name: name.get_ref().to_string(),
             node: node(value, name.span(), lines, depth + 1)?,

@@ -7,7 +7,7 @@ use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Span, StrInput};
 use super::{
     fault::Fault,
     lines::Lines,
-    node::{Entry, LocatedValue, MAX_DEPTH, MAX_VALUES, Position, Value},
+    node::{LocatedValue, MAX_DEPTH, MAX_VALUES, NamedValue, Position, Value},
 };
 
 /// Parses the only document of a text.
@@ -148,7 +148,7 @@ impl<'a> Events<'a> {
             };
             let (event, at) = self.next()?;
             let node = self.node(event, at, depth + 1)?;
-            entries.push(Entry {
+            entries.push(NamedValue {
                 position,
                 name,
                 node,

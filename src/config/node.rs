@@ -34,14 +34,14 @@ pub(super) enum Value {
     /// A whole number.
     Integer(i128),
     List(Vec<LocatedValue>),
-    Map(Vec<Entry>),
+    Map(Vec<NamedValue>),
     Null,
     Text(String),
 }
 
 /// A field of a mapping.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Entry {
+pub(super) struct NamedValue {
     pub position: Position,
     pub name: String,
     pub node: LocatedValue,

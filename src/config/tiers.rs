@@ -21,7 +21,7 @@ use super::{
     fields::{self, Fields, registered, text},
     named_key::{NamedKey, named_key},
     network_tiers::NetworkTiers,
-    node::{Entry, LocatedValue, Value},
+    node::{LocatedValue, NamedValue, Value},
     policy_steps::PolicySteps,
     quota,
     reading::FileReading,
@@ -82,7 +82,7 @@ fn read_tiers<'a>(
         let _: Option<()> = reading.expect(node, "write `name: 100/min` for each tier");
         return names;
     };
-    for Entry {
+    for NamedValue {
         name,
         position,
         node,

@@ -54,7 +54,7 @@ use super::{
     info::{self, Nested},
     resolve::{Lookups, Resolution},
     settle::PendingSettlement,
-    waits::{self, PendingDecision},
+    waits::{self, AwaitedDecision},
 };
 
 /// Decides on the requests of one layer. Shared by all its clones and services.
@@ -174,7 +174,7 @@ impl Admission {
         match decision.take_ready() {
             Some(decided) => self.conclude(decided, kept, parts),
             None => Ok(Step::Pending(Pending::Decision {
-                decision: PendingDecision::new(decision),
+                decision: AwaitedDecision::new(decision),
                 kept,
             })),
         }
@@ -411,7 +411,7 @@ impl<A, B, E> Admit<Request<A>, Response<B>, E> for Arc<Admission> {
 pub enum Pending {
     /// The store's decision.
     Decision {
-        decision: PendingDecision,
+        decision: AwaitedDecision,
         kept: KeptCharges,
     },
     /// Lookups of keys and tiers.

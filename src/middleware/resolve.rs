@@ -162,7 +162,7 @@ enum KeyResolution {
     /// The key needs a lookup.
     NeedsKey,
     /// The lookup of the key failed; `None` if it took too long.
-    KeyFailed(Option<Fault>),
+    KeyFailed(Option<LookupFault>),
     /// The lookup of the key ended.
     KeyFound(Extracted<Key>),
     /// The tier needs a lookup.
@@ -179,7 +179,7 @@ enum KeyResolution {
     Done,
 }
 
-type Fault = Box<dyn Error + Send + Sync>;
+type LookupFault = Box<dyn Error + Send + Sync>;
 
 impl KeyResolution {
     /// Resolves the key and the tier, as far as that takes no lookup.

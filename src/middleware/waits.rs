@@ -44,15 +44,15 @@ fn waited_for(limiter: &RateLimiter, extensions: &Extensions) -> Option<Duration
     known.map(|(_, waited)| *waited)
 }
 
-// === PendingDecision ===
+// === AwaitedDecision ===
 
 /// A decision that a request waits for.
-pub struct PendingDecision {
+pub struct AwaitedDecision {
     decision: PendingResult<Decision>,
     begun_at: Timestamp,
 }
 
-impl PendingDecision {
+impl AwaitedDecision {
     /// Returns the decision of a future that is not ready.
     pub(super) fn new(decision: StoreFuture<Decision>) -> Self {
         Self {
@@ -74,9 +74,9 @@ impl PendingDecision {
     }
 }
 
-impl fmt::Debug for PendingDecision {
+impl fmt::Debug for AwaitedDecision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PendingDecision").finish_non_exhaustive()
+        f.debug_struct("AwaitedDecision").finish_non_exhaustive()
     }
 }
 

@@ -54,7 +54,7 @@ pub(super) async fn submit_since(
         Some(slot) => error.with_slot(slot),
         None => error,
     };
-    let mut route = Route::new(client, submitted_at);
+    let mut route = RequestRoute::new(client, submitted_at);
     loop {
         let first_call_of_server = route.first_call_of_server;
         let redirect;
@@ -84,7 +84,7 @@ pub(super) async fn submit_since(
 /// Those of [`batch::run_command`], and [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if no node executes it.
 pub(super) async fn run_command(client: &Arc<Client>, command: &Cmd) -> Result<Value, Error> {
     let began_at = Clock::system().now();
-    let mut route = Route::new(client, began_at);
+    let mut route = RequestRoute::new(client, began_at);
     let mut is_asking = false;
     loop {
         let sent = batch::run_command(route.node(), command, is_asking, began_at).await;
@@ -98,7 +98,7 @@ pub(super) async fn run_command(client: &Arc<Client>, command: &Cmd) -> Result<V
 }
 
 /// The way of one request from server to server.
-struct Route<'a> {
+struct RequestRoute<'a> {
     first: &'a Arc<Client>,
     /// The server that the latest redirect leads to, unless that is the first one.
     redirected: Option<Arc<Client>>,
@@ -111,7 +111,7 @@ struct Route<'a> {
     waits: u32,
 }
 
-impl<'a> Route<'a> {
+impl<'a> RequestRoute<'a> {
     fn new(first: &'a Arc<Client>, submitted_at: Timestamp) -> Self {
         let first_call_of_server = first.scheduler.first_call_of_server();
         Self {

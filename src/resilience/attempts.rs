@@ -19,9 +19,9 @@ use crate::{
 use super::{
     admitted::Start,
     history::ServerHistory,
-    journal::{Attempt, Entry, Stage},
+    journal::{Attempt, LocalCharges, Stage},
     local::{LocalCounts, still_used_of},
-    mirror::{Epoch, Fingerprint, Mirrored},
+    mirror::{Epoch, KeyHash, Mirrored},
 };
 
 /// A state that a merge restores, and the epoch in which it was doubtful.
@@ -33,11 +33,7 @@ pub(super) struct Restored {
 
 impl LocalCounts {
     /// Begins to merge the local charges of a key. `None` if it has none, or somebody else has begun.
-    pub fn begin_merge(
-        &self,
-        fingerprint: Fingerprint,
-        history: &ServerHistory,
-    ) -> Option<Box<Merge>> {
+    pub fn begin_merge(&self, fingerprint: KeyHash, history: &ServerHistory) -> Option<Box<Merge>> {
         let (now, is_grace) = (self.clock.now(), history.is_grace());
         let begun = self.journal.change(fingerprint, |entry| {
             let stage = mem::replace(&mut entry.stage, Stage::Pending);
@@ -76,7 +72,7 @@ impl LocalCounts {
     /// Notes how a merge ended. Without a result, it may have been made.
     pub fn end_merge(
         &self,
-        fingerprint: Fingerprint,
+        fingerprint: KeyHash,
         result: Option<Result<(), Error>>,
         history: &ServerHistory,
     ) {
@@ -116,8 +112,8 @@ impl LocalCounts {
     /// Returns a merge of what was admitted on a key; `None` if nothing is outstanding, or the primary takes no merges.
     fn attempt(
         &self,
-        fingerprint: Fingerprint,
-        entry: &Entry,
+        fingerprint: KeyHash,
+        entry: &LocalCharges,
         now: Timestamp,
         history: &ServerHistory,
     ) -> Option<Attempt> {
@@ -142,7 +138,7 @@ impl LocalCounts {
     fn restore_with(
         &self,
         attempt: &mut Attempt,
-        fingerprint: Fingerprint,
+        fingerprint: KeyHash,
         now: Timestamp,
         history: &ServerHistory,
     ) {
@@ -169,7 +165,7 @@ impl LocalCounts {
         history: &ServerHistory,
     ) -> Option<(Restored, Box<Merge>)> {
         let (now, epoch) = (self.clock.now(), history.doubts.since());
-        let fingerprint = Fingerprint::of(charge.policy(), charge.key());
+        let fingerprint = KeyHash::of(charge.policy(), charge.key());
         let doubtful = self.mirror.doubtful(fingerprint, now, &history.doubts);
         // A merge under way restores it, and a decision on another connection may overtake that merge.
         let under_way = self.journal.change(fingerprint, |entry| {
@@ -197,7 +193,7 @@ impl LocalCounts {
     /// Corrects the state in the mirror after a merge.
     fn note_merge(
         &self,
-        fingerprint: Fingerprint,
+        fingerprint: KeyHash,
         attempt: &Attempt,
         now: Timestamp,
         history: &ServerHistory,
@@ -230,7 +226,7 @@ impl LocalCounts {
     /// Puts back the state that a merge should have restored.
     fn put_back_lost(
         &self,
-        fingerprint: Fingerprint,
+        fingerprint: KeyHash,
         attempt: &Attempt,
         now: Timestamp,
         history: &ServerHistory,
@@ -356,7 +352,7 @@ mod tests {
         for policy in policies() {
             let history = ServerHistory::new(Clock::system());
             let ((counts, used), charge) = (outage(&policy), policy.charge(Key::GLOBAL));
-            let fingerprint = Fingerprint::of(&policy, &Key::GLOBAL);
+            let fingerprint = KeyHash::of(&policy, &Key::GLOBAL);
             let merge = counts
                 .begin_merge(fingerprint, &history)
                 .expect("it is outstanding");
@@ -383,7 +379,7 @@ mod tests {
             let local = MemoryStore::new();
             let counts = LocalCounts::new(local, eighth.clone(), clock, 100);
             let (fingerprint, history) = (
-                Fingerprint::of(&policy, &Key::GLOBAL),
+                KeyHash::of(&policy, &Key::GLOBAL),
                 ServerHistory::new(Clock::system()),
             );
             let mut admitted = 0;
@@ -404,7 +400,7 @@ mod tests {
         for policy in policies() {
             let history = ServerHistory::new(Clock::system());
             let ((counts, _), charge) = (outage(&policy), policy.charge(Key::GLOBAL));
-            let fingerprint = Fingerprint::of(&policy, &Key::GLOBAL);
+            let fingerprint = KeyHash::of(&policy, &Key::GLOBAL);
             let known = counts.mirror.get(fingerprint, counts.clock.now());
             let restore = || counts.begin_restore(&charge, &history);
             let confirm = |restored: Restored| {
@@ -438,7 +434,7 @@ mod tests {
         for policy in policies() {
             let history = ServerHistory::new(Clock::system());
             let ((counts, used), charge) = (outage(&policy), policy.charge(Key::GLOBAL));
-            let fingerprint = Fingerprint::of(&policy, &Key::GLOBAL);
+            let fingerprint = KeyHash::of(&policy, &Key::GLOBAL);
             counts.begin_merge(fingerprint, &history).expect("a merge");
             counts.end_merge(fingerprint, Some(Ok(())), &history);
             counts.mirror.doubt(&history.doubts);
@@ -454,7 +450,7 @@ mod tests {
         for policy in policies() {
             let history = ServerHistory::new(Clock::system());
             let ((counts, used), charge) = (outage(&policy), policy.charge(Key::GLOBAL));
-            let fingerprint = Fingerprint::of(&policy, &Key::GLOBAL);
+            let fingerprint = KeyHash::of(&policy, &Key::GLOBAL);
             counts.mirror.doubt(&history.doubts);
             let merge = counts.begin_merge(fingerprint, &history);
             let Admitted { amount, from, .. } = merge.expect("it is outstanding").admitted();
@@ -472,7 +468,7 @@ mod tests {
         for policy in policies() {
             let history = ServerHistory::new(Clock::system());
             let ((counts, used), charge) = (outage(&policy), policy.charge(Key::GLOBAL));
-            let fingerprint = Fingerprint::of(&policy, &Key::GLOBAL);
+            let fingerprint = KeyHash::of(&policy, &Key::GLOBAL);
             let first = counts
                 .begin_merge(fingerprint, &history)
                 .expect("it is outstanding");

@@ -81,12 +81,12 @@ pub(super) struct Breaker {
     is_open: AtomicBool,
     /// Set by a refused write, cleared by a write that is done. Read by every decision; written under the lock.
     refuses_writes: AtomicBool,
-    state: Mutex<State>,
+    state: Mutex<BreakerState>,
     deadline: Duration,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct BreakerState {
     /// Present while the breaker is open.
     outage: Option<Outage>,
     history: History,
@@ -109,7 +109,7 @@ impl Breaker {
         Self {
             is_open: AtomicBool::new(false),
             refuses_writes: AtomicBool::new(false),
-            state: Mutex::new(State::default()),
+            state: Mutex::new(BreakerState::default()),
             deadline,
         }
     }

@@ -20,7 +20,7 @@ use super::{
     call_guard::CallGuard,
     guard::Guard,
     merge::{BegunMerge, Due, TakenShares},
-    mirror::Fingerprint,
+    mirror::KeyHash,
 };
 
 /// What precedes a decision of the server.
@@ -164,7 +164,7 @@ impl Guard {
         let local = self.local.reset(policy, key);
         let message = "the shared store is unavailable: only the count of this process was reset";
         let primary = self.call(message, reset);
-        let (guard, fingerprint) = (Arc::clone(self), Fingerprint::of(policy, key));
+        let (guard, fingerprint) = (Arc::clone(self), KeyHash::of(policy, key));
         StoreFuture::boxed(async move {
             local.await?;
             let result = primary.await;

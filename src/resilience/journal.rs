@@ -23,21 +23,21 @@ use crate::{charge::Merge, clock::Timestamp, key::Key, task::Mutex};
 
 use super::{
     admitted::Start,
-    mirror::{Epoch, Fingerprint, Mirrored},
+    mirror::{Epoch, KeyHash, Mirrored},
     shares::SharePolicy,
 };
 
 /// Keys that were decided locally. At most [`MAX_KEYS`].
 #[derive(Debug)]
 pub(super) struct Journal {
-    shards: Box<[Mutex<HashMap<Fingerprint, Entry>>]>,
+    shards: Box<[Mutex<HashMap<KeyHash, LocalCharges>>]>,
     /// The number of keys. Every decision reads it.
     len: AtomicUsize,
 }
 
 /// A key that was decided locally.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct LocalCharges {
     /// The policy and this instance's part of it.
     pub policies: Arc<SharePolicy>,
     pub key: Key,
@@ -69,7 +69,7 @@ pub(super) struct Attempt {
     pub is_repeated: bool,
 }
 
-impl Entry {
+impl LocalCharges {
     /// Returns an entry whose merge has not begun.
     pub fn new(policies: Arc<SharePolicy>, key: Key, start: Option<Start>) -> Self {
         Self {
@@ -95,7 +95,7 @@ impl Journal {
     }
 
     /// Returns the keys for which this holds.
-    pub fn keys_where(&self, holds: impl Fn(&Key) -> bool) -> Vec<Fingerprint> {
+    pub fn keys_where(&self, holds: impl Fn(&Key) -> bool) -> Vec<KeyHash> {
         let mut keys = Vec::new();
         for shard in &self.shards {
             let shard = shard.lock();
@@ -110,8 +110,8 @@ impl Journal {
     /// The entry is made while others who ask for the same key wait, so a local state starts once.
     pub fn policies_of(
         &self,
-        fingerprint: Fingerprint,
-        start: impl FnOnce(bool) -> Entry,
+        fingerprint: KeyHash,
+        start: impl FnOnce(bool) -> LocalCharges,
     ) -> Arc<SharePolicy> {
         let mut shard = self.shard(fingerprint).lock();
         if let Some(entry) = shard.get(&fingerprint) {
@@ -128,7 +128,7 @@ impl Journal {
     }
 
     /// Returns the policies of a key, if it has an entry.
-    pub fn get(&self, fingerprint: Fingerprint) -> Option<Arc<SharePolicy>> {
+    pub fn get(&self, fingerprint: KeyHash) -> Option<Arc<SharePolicy>> {
         let shard = self.shard(fingerprint).lock();
         shard
             .get(&fingerprint)
@@ -138,8 +138,8 @@ impl Journal {
     /// Changes the entry of a key, if it has one. `change` returns a result, and whether the entry stays.
     pub fn change<R>(
         &self,
-        fingerprint: Fingerprint,
-        change: impl FnOnce(&mut Entry) -> (R, bool),
+        fingerprint: KeyHash,
+        change: impl FnOnce(&mut LocalCharges) -> (R, bool),
     ) -> Option<R> {
         let mut shard = self.shard(fingerprint).lock();
         let (result, stays) = change(shard.get_mut(&fingerprint)?);
@@ -150,7 +150,7 @@ impl Journal {
         Some(result)
     }
 
-    fn shard(&self, fingerprint: Fingerprint) -> &Mutex<HashMap<Fingerprint, Entry>> {
+    fn shard(&self, fingerprint: KeyHash) -> &Mutex<HashMap<KeyHash, LocalCharges>> {
         &self.shards[fingerprint.place(self.shards.len())]
     }
 }

@@ -40,8 +40,8 @@ use crate::{
 use super::{
     admitted::{Recovery, Start, still_used},
     fleet::{Fleet, Share},
-    journal::{Entry, Journal, Stage},
-    mirror::{Doubts, Fingerprint, Mirror, Mirrored},
+    journal::{Journal, LocalCharges, Stage},
+    mirror::{Doubts, KeyHash, Mirror, Mirrored},
     shares::{SharePolicies, SharePolicy},
 };
 
@@ -64,7 +64,7 @@ pub(super) struct LocalCounts {
 }
 
 /// Per settled charge the key, the correction, and for a bucket the microseconds of its TAT.
-pub(super) type Corrections = SmallVec<[(Fingerprint, Correction, u64); 2]>;
+pub(super) type Corrections = SmallVec<[(KeyHash, Correction, u64); 2]>;
 
 impl LocalCounts {
     /// Returns counts in a local store with this clock, and a mirror of `warm_keys` keys.
@@ -108,7 +108,7 @@ impl LocalCounts {
             // Another instance may have reset the key.
             self.store.end_ban(charge, now);
         }
-        let fingerprint = Fingerprint::of(charge.policy(), charge.key());
+        let fingerprint = KeyHash::of(charge.policy(), charge.key());
         let mut mirrored = Mirrored::of(usage, now);
         if let Some(slots) = charge.policy().counter().concurrency() {
             // Slots come back when requests end; the mirror keeps them for a lease.
@@ -142,7 +142,7 @@ impl LocalCounts {
                 (Counter::Bucket(bucket), Correction::Charge(units)) => bucket.micros_up(units),
                 _ => 0,
             };
-            let fingerprint = Fingerprint::of(charge.policy(), charge.key());
+            let fingerprint = KeyHash::of(charge.policy(), charge.key());
             Some((fingerprint, correction, micros))
         });
         corrections.collect()
@@ -241,7 +241,7 @@ impl LocalCounts {
 
     /// Resets a key here.
     pub fn reset(&self, policy: &Policy, key: &Key) -> StoreFuture<()> {
-        let fingerprint = Fingerprint::of(policy, key);
+        let fingerprint = KeyHash::of(policy, key);
         self.mirror.take(fingerprint, self.clock.now());
         self.journal.change(fingerprint, |_| ((), false));
         self.store.reset(policy, key)
@@ -249,7 +249,7 @@ impl LocalCounts {
 
     /// Returns the policies to decide a charge under. The first time, local counting starts from the mirror.
     fn begin(&self, charge: &Charge<'_>) -> Arc<SharePolicy> {
-        let fingerprint = Fingerprint::of(charge.policy(), charge.key());
+        let fingerprint = KeyHash::of(charge.policy(), charge.key());
         let start = |is_kept| self.start(fingerprint, charge, is_kept);
         let policies = self.journal.policies_of(fingerprint, start);
         if policies.is_of(charge.policy()) {
@@ -264,7 +264,7 @@ impl LocalCounts {
     ///
     /// The state stays in the mirror, from which a server that lost it gets it back. But an entry that is not kept would
     /// start from it again.
-    fn start(&self, fingerprint: Fingerprint, charge: &Charge<'_>, is_kept: bool) -> Entry {
+    fn start(&self, fingerprint: KeyHash, charge: &Charge<'_>, is_kept: bool) -> LocalCharges {
         let (share, now) = (self.share_of(charge), self.clock.now());
         let policies = self.new_policies_of(charge, share);
         let local = charge.under(&policies.part).cost(0);
@@ -285,7 +285,7 @@ impl LocalCounts {
             }
         }
         let start = self.usage_of(&local).map(|usage| Start { at: now, usage });
-        Entry::new(policies, *charge.key(), start)
+        LocalCharges::new(policies, *charge.key(), start)
     }
 
     /// Returns whether the local key has used as much. Then decisions were made here so shortly before that they count still,
@@ -312,7 +312,7 @@ impl LocalCounts {
         if can_wait || charge.policy().is_concurrency() {
             return true;
         }
-        let fingerprint = Fingerprint::of(charge.policy(), charge.key());
+        let fingerprint = KeyHash::of(charge.policy(), charge.key());
         let Some(policies) = self.journal.get(fingerprint) else {
             return true;
         };
@@ -337,7 +337,7 @@ impl LocalCounts {
         if charge.policy().is_concurrency() || charge.units() == 0 {
             return Ok(None);
         }
-        let fingerprint = Fingerprint::of(charge.policy(), charge.key());
+        let fingerprint = KeyHash::of(charge.policy(), charge.key());
         let taken = self.journal.change(fingerprint, |entry| {
             let policies = Arc::clone(&entry.policies);
             let local = charge.under(&policies.part);
@@ -366,7 +366,7 @@ impl LocalCounts {
             policies,
             settlement,
         } = taken;
-        let fingerprint = Fingerprint::of(&policies.whole, settlement.charge().key());
+        let fingerprint = KeyHash::of(&policies.whole, settlement.charge().key());
         let refund = || {
             let receipt = Receipt::with(vec![settlement.clone()]).actual_cost(|_, _| 0);
             // It settles at once, as it decides.
@@ -389,7 +389,7 @@ impl LocalCounts {
     /// the same.
     fn change_share<R>(
         &self,
-        entry: &mut Entry,
+        entry: &mut LocalCharges,
         recovery: Recovery,
         change: impl FnOnce() -> R,
     ) -> R {
@@ -417,7 +417,7 @@ impl LocalCounts {
     /// nothing.
     pub fn outstanding(
         &self,
-        entry: &Entry,
+        entry: &LocalCharges,
         recovery: Recovery,
         now: Timestamp,
     ) -> Option<(Admitted, Usage)> {
@@ -429,7 +429,7 @@ impl LocalCounts {
 
     /// Returns the policies that a charge was decided under.
     fn policies_of(&self, charge: &Charge<'_>) -> Arc<SharePolicy> {
-        let fingerprint = Fingerprint::of(charge.policy(), charge.key());
+        let fingerprint = KeyHash::of(charge.policy(), charge.key());
         let known = self.journal.get(fingerprint);
         known
             .filter(|policies| policies.is_of(charge.policy()))

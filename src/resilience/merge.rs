@@ -45,7 +45,7 @@ use super::{
     attempts::Restored,
     guard::Guard,
     local::{TakenShare, UsedUp},
-    mirror::Fingerprint,
+    mirror::KeyHash,
 };
 
 /// The needs of a decision in the first seconds after an outage.
@@ -90,7 +90,7 @@ impl Guard {
     #[cold]
     pub(super) fn begin_all(self: &Arc<Self>, charges: &[Charge<'_>]) -> Vec<BegunMerge> {
         let begun = locally_counted(charges).filter_map(|charge| {
-            let fingerprint = Fingerprint::of(charge.policy(), charge.key());
+            let fingerprint = KeyHash::of(charge.policy(), charge.key());
             BegunMerge::begin(self, fingerprint).or_else(|| BegunMerge::restore(self, charge))
         });
         begun.collect()
@@ -203,7 +203,7 @@ impl Drop for TakenShares {
 #[derive(Debug)]
 pub(super) struct BegunMerge {
     guard: Arc<Guard>,
-    fingerprint: Fingerprint,
+    fingerprint: KeyHash,
     merge: Box<Merge>,
     purpose: Purpose,
     is_ended: bool,
@@ -220,7 +220,7 @@ enum Purpose {
 
 impl BegunMerge {
     /// Begins to merge the local charges of a key, if it has any and nobody else does.
-    fn begin(guard: &Arc<Guard>, fingerprint: Fingerprint) -> Option<Self> {
+    fn begin(guard: &Arc<Guard>, fingerprint: KeyHash) -> Option<Self> {
         let merge = guard.local.begin_merge(fingerprint, &guard.history)?;
         Some(Self {
             guard: Arc::clone(guard),
@@ -236,7 +236,7 @@ impl BegunMerge {
         let (state, merge) = guard.local.begin_restore(charge, &guard.history)?;
         Some(Self {
             guard: Arc::clone(guard),
-            fingerprint: Fingerprint::of(charge.policy(), charge.key()),
+            fingerprint: KeyHash::of(charge.policy(), charge.key()),
             merge,
             purpose: Purpose::Restore(state),
             is_ended: false,

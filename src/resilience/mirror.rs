@@ -50,9 +50,9 @@ use crate::{
 
 /// Identifies a policy and a key in this process: 64 bits that clients cannot predict.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(super) struct Fingerprint(u64);
+pub(super) struct KeyHash(u64);
 
-impl Fingerprint {
+impl KeyHash {
     #[inline]
     pub fn of(policy: &Policy, key: &Key) -> Self {
         let name = policy.name_hash();
@@ -101,7 +101,7 @@ type Set = [Entry; SET];
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Entry {
-    fingerprint: Fingerprint,
+    fingerprint: KeyHash,
     reset_at: Timestamp,
     used: u32,
     stamp: Stamp,
@@ -143,7 +143,7 @@ impl Mirror {
 
     /// Keeps the state in a reply of a server, unless the present one is doubtful.
     #[inline]
-    pub fn put(&self, fingerprint: Fingerprint, state: Mirrored, doubts: &Doubts) {
+    pub fn put(&self, fingerprint: KeyHash, state: Mirrored, doubts: &Doubts) {
         let epoch = self.epoch();
         let mut set = self.set(fingerprint).lock();
         let own = set
@@ -169,14 +169,14 @@ impl Mirror {
     }
 
     /// Returns the state of a key.
-    pub fn get(&self, fingerprint: Fingerprint, now: Timestamp) -> Option<Mirrored> {
+    pub fn get(&self, fingerprint: KeyHash, now: Timestamp) -> Option<Mirrored> {
         let set = self.set_of(fingerprint)?.lock();
         let own = set.iter().find(|entry| entry.fingerprint == fingerprint);
         own.map(|entry| entry.state(now))
     }
 
     /// Lowers the state of a key by a refund of units, whose quota is back by so many microseconds earlier.
-    pub fn lower(&self, fingerprint: Fingerprint, units: u64, micros: u64) {
+    pub fn lower(&self, fingerprint: KeyHash, units: u64, micros: u64) {
         self.amend(fingerprint, |entry| {
             let units = u32::try_from(units).unwrap_or(u32::MAX);
             entry.used = entry.used.saturating_sub(units);
@@ -186,7 +186,7 @@ impl Mirror {
     }
 
     /// Raises the state of a key by units that were charged afterwards, whose quota is back by so many microseconds later.
-    pub fn raise(&self, fingerprint: Fingerprint, units: u64, micros: u64, now: Timestamp) {
+    pub fn raise(&self, fingerprint: KeyHash, units: u64, micros: u64, now: Timestamp) {
         self.amend(fingerprint, |entry| {
             let units = u32::try_from(units).unwrap_or(u32::MAX);
             entry.used = entry.used.saturating_add(units);
@@ -196,7 +196,7 @@ impl Mirror {
         });
     }
 
-    fn amend(&self, fingerprint: Fingerprint, amend: impl FnOnce(&mut Entry)) {
+    fn amend(&self, fingerprint: KeyHash, amend: impl FnOnce(&mut Entry)) {
         let Some(set) = self.set_of(fingerprint) else {
             return;
         };
@@ -209,14 +209,14 @@ impl Mirror {
     }
 
     /// Removes the state of a key, and returns it.
-    pub fn take(&self, fingerprint: Fingerprint, now: Timestamp) -> Option<Mirrored> {
+    pub fn take(&self, fingerprint: KeyHash, now: Timestamp) -> Option<Mirrored> {
         self.take_if(fingerprint, now, |_| true)
     }
 
     /// Returns the state of a key if it is doubtful.
     pub fn doubtful(
         &self,
-        fingerprint: Fingerprint,
+        fingerprint: KeyHash,
         now: Timestamp,
         doubts: &Doubts,
     ) -> Option<Mirrored> {
@@ -227,13 +227,7 @@ impl Mirror {
     }
 
     /// Ends the doubt about a state that was restored in this epoch, unless the state was corrected meanwhile.
-    pub fn confirm(
-        &self,
-        fingerprint: Fingerprint,
-        restored: Mirrored,
-        epoch: Epoch,
-        doubts: &Doubts,
-    ) {
+    pub fn confirm(&self, fingerprint: KeyHash, restored: Mirrored, epoch: Epoch, doubts: &Doubts) {
         self.amend(fingerprint, |entry| {
             let is_same = (entry.reset_at, entry.used) == (restored.reset_at, restored.used);
             if is_same && doubts.since() == epoch {
@@ -245,7 +239,7 @@ impl Mirror {
     /// Removes the state of a key that is doubtful, and returns it.
     pub fn take_doubtful(
         &self,
-        fingerprint: Fingerprint,
+        fingerprint: KeyHash,
         now: Timestamp,
         doubts: &Doubts,
     ) -> Option<Mirrored> {
@@ -253,13 +247,7 @@ impl Mirror {
     }
 
     /// Puts back a doubtful state that was taken. A reply since then does not count it.
-    pub fn put_back(
-        &self,
-        fingerprint: Fingerprint,
-        state: Mirrored,
-        now: Timestamp,
-        doubts: &Doubts,
-    ) {
+    pub fn put_back(&self, fingerprint: KeyHash, state: Mirrored, now: Timestamp, doubts: &Doubts) {
         let before = doubts.since.load(Ordering::Acquire).wrapping_sub(1);
         let mut set = self.set(fingerprint).lock();
         let own = set
@@ -299,7 +287,7 @@ impl Mirror {
 
     fn take_if(
         &self,
-        fingerprint: Fingerprint,
+        fingerprint: KeyHash,
         now: Timestamp,
         is_wanted: impl Fn(&Entry) -> bool,
     ) -> Option<Mirrored> {
@@ -316,13 +304,13 @@ impl Mirror {
     }
 
     /// Returns the set of a key, unless no key has a state yet.
-    fn set_of(&self, fingerprint: Fingerprint) -> Option<&Mutex<Set>> {
+    fn set_of(&self, fingerprint: KeyHash) -> Option<&Mutex<Set>> {
         let sets = self.sets.get()?;
         Some(&sets[fingerprint.place(sets.len())])
     }
 
     #[inline]
-    fn set(&self, fingerprint: Fingerprint) -> &Mutex<Set> {
+    fn set(&self, fingerprint: KeyHash) -> &Mutex<Set> {
         let sets = self.sets.get_or_init(|| {
             let sets = self.max_keys.div_ceil(SET).max(1);
             (0..sets).map(|_| Mutex::default()).collect()
@@ -367,7 +355,7 @@ impl Mirrored {
 
 impl Entry {
     #[inline]
-    fn new(fingerprint: Fingerprint, state: Mirrored, epoch: Epoch) -> Self {
+    fn new(fingerprint: KeyHash, state: Mirrored, epoch: Epoch) -> Self {
         Self {
             fingerprint,
             reset_at: state.reset_at,
@@ -444,7 +432,7 @@ mod tests {
 
     #[test]
     fn state_is_kept_until_it_is_taken_or_replaced_or_the_quota_is_back() {
-        let (mirror, key, doubts) = (Mirror::new(100), Fingerprint(7), Doubts::default());
+        let (mirror, key, doubts) = (Mirror::new(100), KeyHash(7), Doubts::default());
         assert_eq!(mirror.take(key, at(0)), None);
         mirror.put(key, until(10, 0), &doubts);
         mirror.put(key, until(20, 1), &doubts);
@@ -459,15 +447,15 @@ mod tests {
     fn full_set_gives_up_the_key_that_is_full_again_soonest() {
         let (mirror, doubts) = (Mirror::new(4), Doubts::default());
         for second in [40, 10, 30, 20, 50] {
-            mirror.put(Fingerprint(second), until(second, 0), &doubts);
+            mirror.put(KeyHash(second), until(second, 0), &doubts);
         }
-        let kept = [10, 20, 30, 40, 50].map(|key| mirror.take(Fingerprint(key), at(0)).is_some());
+        let kept = [10, 20, 30, 40, 50].map(|key| mirror.take(KeyHash(key), at(0)).is_some());
         assert_eq!(kept, [false, true, true, true, true]);
     }
 
     #[test]
     fn doubtful_state_stays_until_it_is_taken_or_its_quota_is_back() {
-        let (mirror, key, doubts) = (Mirror::new(100), Fingerprint(7), Doubts::default());
+        let (mirror, key, doubts) = (Mirror::new(100), KeyHash(7), Doubts::default());
         mirror.doubt(&doubts);
         assert_eq!(doubts.until.load(Ordering::Relaxed), 0);
         mirror.put(key, until(10, 0), &doubts);
@@ -492,7 +480,7 @@ mod tests {
 
     #[test]
     fn state_is_doubtful_for_the_server_that_was_replaced_and_no_other() {
-        let (mirror, key) = (Mirror::new(100), Fingerprint(7));
+        let (mirror, key) = (Mirror::new(100), KeyHash(7));
         let [one, other] = [(); 2].map(|()| Doubts::default());
         mirror.put(key, until(10, 0), &one);
         mirror.doubt(&other);
@@ -511,7 +499,7 @@ mod tests {
     // Regression: a reply that was read late replaced the state of a decision after it.
     #[test]
     fn reply_that_is_read_late_does_not_replace_a_later_one() {
-        let (mirror, key, doubts) = (Mirror::new(100), Fingerprint(7), Doubts::default());
+        let (mirror, key, doubts) = (Mirror::new(100), KeyHash(7), Doubts::default());
         let state = |second, used, noted_at| Mirrored {
             used,
             ..until(second, noted_at)
@@ -544,7 +532,7 @@ mod tests {
     // Regression: once other servers had been replaced 129 times, no reply of this one was noted any more.
     #[test]
     fn doubt_ends_when_the_quotas_are_back_however_often_other_servers_are_replaced() {
-        let (mirror, key) = (Mirror::new(100), Fingerprint(7));
+        let (mirror, key) = (Mirror::new(100), KeyHash(7));
         let [one, other] = [(); 2].map(|()| Doubts::default());
         mirror.put(key, until(10, 0), &one);
         mirror.doubt(&one);
@@ -561,7 +549,7 @@ mod tests {
 
     #[test]
     fn state_that_is_put_back_is_doubtful_until_its_own_quota_is_back() {
-        let (mirror, key, doubts) = (Mirror::new(100), Fingerprint(7), Doubts::default());
+        let (mirror, key, doubts) = (Mirror::new(100), KeyHash(7), Doubts::default());
         mirror.doubt(&doubts);
         mirror.put_back(key, until(10, 0), at(1), &doubts);
         assert!(doubts.until.load(Ordering::Relaxed) >= at(10).as_micros());
@@ -585,7 +573,7 @@ mod tests {
     fn mirror_of_no_keys_allocates_nothing() {
         let mirror = Mirror::new(0);
         assert!(!mirror.is_on());
-        assert_eq!(mirror.take(Fingerprint(1), at(0)), None);
+        assert_eq!(mirror.take(KeyHash(1), at(0)), None);
         mirror.doubt(&Doubts::default());
         assert!(mirror.sets.get().is_none());
     }

@@ -9,12 +9,12 @@ use crate::{clock::Timestamp, store::Mode, task::Mutex};
 /// The modes of all servers of one store. The most severe one is that of the store.
 #[derive(Debug)]
 pub(super) struct Modes {
-    state: Mutex<State>,
+    state: Mutex<ModeState>,
     reported: watch::Sender<Mode>,
 }
 
 #[derive(Debug)]
-struct State {
+struct ModeState {
     /// When the present mode began.
     since: Timestamp,
     /// Number of outages: at most one for each server, and one for all stuck hash slots. Negative if the end of an
@@ -27,7 +27,7 @@ struct State {
 impl Modes {
     /// Returns the modes of servers that are taken to be healthy from now on.
     pub fn new(now: Timestamp) -> Self {
-        let state = State {
+        let state = ModeState {
             since: now,
             outages: 0,
             is_failing: false,
@@ -72,7 +72,7 @@ impl Modes {
     }
 
     /// Changes the state, and reports the mode if that has changed.
-    fn change(&self, now: Timestamp, change: impl FnOnce(&mut State)) {
+    fn change(&self, now: Timestamp, change: impl FnOnce(&mut ModeState)) {
         let mut state = self.state.lock();
         let before = state.mode();
         change(&mut state);
@@ -86,7 +86,7 @@ impl Modes {
     }
 }
 
-impl State {
+impl ModeState {
     fn mode(&self) -> Mode {
         if self.outages > 0 {
             Mode::Degraded

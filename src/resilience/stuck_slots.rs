@@ -65,15 +65,15 @@ pub(super) struct StuckSlots {
     count: AtomicUsize,
     /// One bit per slot. Read by every decision while a slot is stuck; written under the lock.
     bits: Box<[AtomicU64]>,
-    state: Mutex<State>,
+    state: Mutex<SlotStates>,
     /// The task that probes.
     pub task: SingleTask,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct SlotStates {
     /// The slots with a failure, also those that are not stuck.
-    slots: HashMap<u16, Slot>,
+    slots: HashMap<u16, FailingSlot>,
     /// Present while a slot is stuck.
     outage: Option<SlotOutage>,
     backoff: ProbeBackoff,
@@ -83,7 +83,7 @@ struct State {
 
 /// The failures of a slot, each within [`FAILURE_SPAN`] of the one before.
 #[derive(Debug, Default)]
-struct Slot {
+struct FailingSlot {
     failures: u32,
     since: Timestamp,
     latest: Timestamp,
@@ -404,7 +404,7 @@ mod tests {
         assert!(slots.outage().is_none());
         assert_eq!(slots.state.lock().samples, 0);
         // A table has room for twice as many at most.
-        let each = 2 * (size_of::<Slot>() + size_of::<u64>());
+        let each = 2 * (size_of::<FailingSlot>() + size_of::<u64>());
         assert!(each <= 150, "{each} bytes");
         let most = each * usize::from(SLOTS) + MAX_SAMPLES * 2 * size_of::<OwnedCharge>();
         assert!(most < 3_200_000, "{most} bytes");

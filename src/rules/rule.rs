@@ -38,7 +38,7 @@ pub struct Rule {
     pub(crate) matchers: RuleMatchers,
     pub(crate) choice: Option<Arc<dyn TierChoice>>,
     pub(crate) cache: Option<TierCache>,
-    price: Option<Price>,
+    price: Option<SettledCost>,
     pub(crate) mode: ModeSwitch,
     /// The policy with the quota to try, counted beside the rule's own.
     pub(crate) candidate: Option<Policy>,
@@ -51,7 +51,7 @@ pub struct Rule {
 }
 
 /// Returns what a request really cost.
-type Price = Arc<dyn Fn(&CompletedRequest<'_>) -> u64 + Send + Sync>;
+type SettledCost = Arc<dyn Fn(&CompletedRequest<'_>) -> u64 + Send + Sync>;
 
 /// Source of a rule's keys.
 #[derive(Clone)]

@@ -78,8 +78,8 @@ where
     let spawned = runtime.spawn(lasting).abort_handle();
     let mut place = task.place.lock();
     // A runtime that has ended has moved the future home by now.
-    if let Place::Nowhere = *place {
-        *place = Place::Spawned(spawned);
+    if let SpawnState::Nowhere = *place {
+        *place = SpawnState::Spawned(spawned);
     }
     drop(place);
     task
@@ -184,12 +184,12 @@ impl CallersRuntime {
 /// A handle on a future that outlives its first runtime. Dropping it changes nothing.
 #[derive(Clone, Default)]
 pub(crate) struct LastingTask {
-    place: Arc<Mutex<Place>>,
+    place: Arc<Mutex<SpawnState>>,
 }
 
 /// Where the future is polled.
 #[derive(Default)]
-enum Place {
+enum SpawnState {
     /// It was dropped, or must be.
     #[cfg_attr(
         not(feature = "redis"),
@@ -210,8 +210,8 @@ impl LastingTask {
     /// Drops the future, wherever it is polled.
     #[cfg(feature = "redis")]
     pub fn cancel(&self) {
-        let place = std::mem::replace(&mut *self.place.lock(), Place::Cancelled);
-        if let Place::Spawned(task) = place {
+        let place = std::mem::replace(&mut *self.place.lock(), SpawnState::Cancelled);
+        if let SpawnState::Spawned(task) = place {
             task.abort();
         }
     }
@@ -253,7 +253,7 @@ impl<F: Future<Output: Send> + Send + 'static> Drop for Lasting<F> {
         // Before the lock: a future that stays is dropped after it.
         let future = self.future.take();
         let mut place = self.task.place.lock();
-        if future.is_none() || self.is_at_home || matches!(*place, Place::Cancelled) {
+        if future.is_none() || self.is_at_home || matches!(*place, SpawnState::Cancelled) {
             return;
         }
         if let Some(home) = home() {
@@ -262,7 +262,7 @@ impl<F: Future<Output: Send> + Send + 'static> Drop for Lasting<F> {
                 task: self.task.clone(),
                 is_at_home: true,
             };
-            *place = Place::Spawned(home.spawn(lasting).abort_handle());
+            *place = SpawnState::Spawned(home.spawn(lasting).abort_handle());
         }
     }
 }

@@ -54,7 +54,7 @@ use super::{
     calls::{CallHandle, CallId, Calls, NO_CONNECTION, Overdue},
     queue::{Job, JobQueue, JobResult, Waiter},
     shedding::Shedding,
-    window::{Sample, SendWindow},
+    window::{SendWindow, WindowSample},
 };
 
 /// The waiting requests to one server and the calls in flight to it.
@@ -290,7 +290,7 @@ impl Scheduler {
         if let Some(ended) = traffic.calls.remove(id) {
             traffic.is_alone = ended.waiters.len() <= 1;
             if replied {
-                let sample = Sample {
+                let sample = WindowSample {
                     call: id.number,
                     charges: ended.charges,
                     in_flight: ended.charges + traffic.calls.charges(),

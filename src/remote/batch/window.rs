@@ -71,7 +71,7 @@ struct Measurement {
 
 /// The measurements of one call with a reply.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Sample {
+pub(super) struct WindowSample {
     /// The number of the call.
     pub call: u64,
     pub charges: usize,
@@ -210,7 +210,7 @@ impl SendWindow {
     }
 
     /// Notes a call with a reply, which came now.
-    pub fn note_reply(&mut self, now: Timestamp, sample: Sample) {
+    pub fn note_reply(&mut self, now: Timestamp, sample: WindowSample) {
         let min_round_trip = self.note_round_trip(sample);
         let max_time = self.time();
         let measurement = &mut self.measurement;
@@ -245,7 +245,7 @@ impl SendWindow {
     }
 
     /// Updates and returns the shortest round trip. A probe replaces it.
-    fn note_round_trip(&mut self, sample: Sample) -> Duration {
+    fn note_round_trip(&mut self, sample: WindowSample) -> Duration {
         let round_trip = sample.round_trip;
         let is_probe = self.probe.end(sample.call, round_trip, self.min_round_trip);
         let known = self.min_round_trip.filter(|_| !is_probe);
@@ -344,7 +344,7 @@ mod tests {
     }
 
     fn reply(window: &mut SendWindow, millis: u64, charges: usize, round_trip: Duration) {
-        let sample = Sample {
+        let sample = WindowSample {
             call: 0,
             charges,
             in_flight: charges,
@@ -476,7 +476,7 @@ mod tests {
                 now += millis;
                 if window.wants_probe(at(now)) {
                     window.note_probe(call);
-                    let sample = Sample {
+                    let sample = WindowSample {
                         call,
                         charges: 1,
                         in_flight: 1,

@@ -238,11 +238,12 @@ fn combine(parts: Vec<DecidedPart>) -> (Vec<DecidedPart>, Result<Decision, Error
 /// A decision of several parts. If it is dropped, it goes on in the background, so that no part stays charged alone.
 struct SplitDecision {
     /// `None` once it has ended.
-    deciding: Option<Deciding>,
+    deciding: Option<DecidingParts>,
 }
 
 /// The future of all parts, and of the decision that they make together.
-type Deciding = Pin<Box<dyn Future<Output = (Vec<DecidedPart>, Result<Decision, Error>)> + Send>>;
+type DecidingParts =
+    Pin<Box<dyn Future<Output = (Vec<DecidedPart>, Result<Decision, Error>)> + Send>>;
 
 impl Future for SplitDecision {
     type Output = Result<Decision, Error>;
