@@ -147,9 +147,9 @@ fn fallback_keeps_each_outage_choice() {
         &said,
         &[
             "mode=degraded",
-            "Allow: 200 (Nobody)",
+            "Allow: 200 (Uncounted)",
             "Local: 200 (Fallback)",
-            "Deny: 503 (Nobody)",
+            "Deny: 503 (Uncounted)",
             "Local: 429 (Fallback)",
             " decisions without Redis",
         ],
