@@ -37,7 +37,7 @@
 //! | `top-keys` | no | the keys that are denied most often: `top_keys` |
 //! | `tls-rustls` | no | TLS to Redis, by rustls with the cryptography of ring unless the application installs another: `remote::TlsConfig` |
 //! | `tls-rustls-no-provider` | no | the same without ring: the application installs a provider for rustls |
-//! | `test-util` | no | a [`clock`] that tests advance by hand, and a store that decides as a test says |
+//! | `test-util` | no | a [`clock`] that tests advance by hand, and a store whose decisions a test scripts |
 //!
 //! # Where to look
 //!

@@ -10,8 +10,7 @@ use super::registry::HoldRegistry;
 ///
 /// The slots of a [concurrency](crate::Policy::concurrency) policy are renewed while the hold exists, and released when
 /// it is settled or dropped. In process, slots have no lease while they are held and need no renewal. Over Redis, one task
-/// renews all holds of a limiter, on the runtime of one of them. If that runtime ends, or no thread polls its tasks any more, a
-/// task on a thread of the crate takes over. A hold may also be created and dropped on a thread without a Tokio runtime.
+/// renews all holds of a limiter, on the thread `tollgate-home`. A hold may also be created and dropped on a thread without a Tokio runtime.
 ///
 /// # When settling fails
 ///

@@ -95,8 +95,8 @@
 //!
 //! # After an outage
 //!
-//! Each instance charges to Redis (not to a custom store) what it admitted and what is still outstanding: the part of its share by which a TAT moved,
-//! or the units in a window. The debt of a bucket is that of the time when Redis came back, since Redis refills the whole
+//! Each instance charges to Redis what it admitted and what is still outstanding: the part of its share by which a TAT moved,
+//! or the units in a window. A custom store takes no such charges. The debt of a bucket is that of the time when Redis came back, since Redis refills the whole
 //! bucket from then on. The units of a sliding log come back together, when the latest of them does. A merge adds up to the
 //! limit.
 //!

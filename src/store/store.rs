@@ -32,9 +32,9 @@ use crate::{
 /// - A future completes within a time that the store documents. A store that cannot decide in time returns an error.
 /// - A future does not block its thread. Probes, renewals and retries of all stores of a process are polled on one thread of
 ///   their own, where a Tokio runtime is at hand.
-/// - A charge counts as its policy says: the [algorithm](crate::Policy::algorithm), which the fallback of a `ResilientStore` and
-///   the waits of [blocked](crate::RateLimiter::block) keys use too. A policy that the store cannot count, such as one on
-///   concurrency, whose period is zero, must get an error.
+/// - A charge is counted by the [algorithm](crate::Policy::algorithm) of its policy. The fallback of a `ResilientStore` and the
+///   waits of [blocked](crate::RateLimiter::block) keys use the same one. If the store cannot count a policy, for example one
+///   on concurrency, whose period is zero, `decide` returns an error.
 /// - [`units`](Charge::units) may be more than the limit: such a charge is denied. Compare `units <= limit - used`, since
 ///   `used + units` may overflow.
 /// - The times of a decision, of [`blocks`](Self::blocks) and of `RateLimiter` are by one clock, [`Clock::system`](crate::clock::Clock::system) by default.

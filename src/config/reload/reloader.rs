@@ -48,7 +48,7 @@ pub(super) struct Reloader {
 struct TakenVersions {
     /// The latest versions that were current, from the oldest.
     history: VecDeque<RuleVersion>,
-    /// What was refused last, `None` if it could not be read, and why.
+    /// The version that was refused last (`None` if it could not be read), and the reason.
     refused: Option<(Option<RuleVersion>, ReloadError)>,
 }
 

@@ -78,9 +78,9 @@ pub(in crate::remote) struct Lane {
     endpoint: Endpoint,
     /// The longest time of a dial. The watchdog cancels a longer one.
     connect_timeout: Duration,
-    /// The connection_id of the connection that is up; 0 without one. Every decision reads it without the lock.
+    /// The number of the connection that is up; 0 without one. Every decision reads it without the lock.
     connection_id: AtomicU64,
-    /// The connection_id of the latest connection whose server's run was noted.
+    /// The number of the latest connection whose server's run was noted.
     noted: AtomicU64,
     link: Mutex<LaneState>,
     callers: CallersRuntime,
@@ -670,5 +670,5 @@ fn is_losing(runtime: Option<&Arc<RuntimeGuard>>) -> bool {
     runtime.is_some_and(|runtime| runtime.is_ending())
 }
 
-/// The connection_id of the next connection of any lane.
+/// The number of the next connection of any lane.
 static NEXT_GENERATION: AtomicU64 = AtomicU64::new(1);

@@ -52,7 +52,7 @@ const LIST: &str = "tests/in_process/whole/public_items.txt";
 /// How lines of variants and fields begin.
 const PARTS: [char; 1] = [' '];
 
-/// What a user can reach.
+/// The items that a user can reach.
 struct Surface<'a> {
     modules: &'a Modules,
     lines: BTreeSet<String>,
