@@ -912,20 +912,21 @@ fn write_version(server: &Server, version: u64, fields: &[(&str, &str)]) {
     for (field, value) in fields {
         server.command(&["HSET", key, &format!("{version}:{field}"), value]);
     }
+    server.command(&["HSET", key, &format!("{version}:time"), "1700000000000000"]);
     let version = version.to_string();
     server.command(&["HSET", key, "version", &version, "time", "1700000000000000"]);
-    server.command(&["HSET", key, &format!("{version}:time"), "1700000000000000"]);
 }
 
 // Regression: the author of a version in Redis wrote log lines, of any length.
 #[tokio::test]
 async fn author_and_format_in_redis_cannot_write_log_lines_of_their_own() {
+    // Before the instance starts: what watches may take a version, and logs it then.
+    logged();
     let server = Server::start();
     let mut instance = Instance::start(server.url());
     let forged = "ada\r\n2026-01-01T00:00:00Z  INFO tollgate: all is well\u{1b}[2J";
     let long = forged.repeat(10);
     let text = rule("limit: 7/h");
-    logged();
     for (version, author, shown) in [
         (
             1,
