@@ -857,3 +857,41 @@ async fn failover_of_one_node_restores_nothing_on_the_others() {
         40
     );
 }
+
+// A command that its first node redirects is a call of the node that it is redirected to, as a decision is.
+#[tokio::test]
+async fn redirected_commands_that_fail_are_an_outage_of_the_node_that_they_reach() {
+    let cluster = Cluster::start_with(3, 0, &["--cluster-require-full-coverage", "no"]);
+    let limiter = resilient(&cluster.nodes[0].url(), DEADLINE);
+    let policy = per_hour("user", 1_000_000);
+    let [moving, other, at_second] =
+        [(0, "k"), (0, "other"), (1, "k")].map(|(node, start)| cluster.identity_at(node, start));
+    for identity in [&other, &at_second] {
+        until_shared(&limiter, &policy, Key::new(identity)).await;
+    }
+    let slot = cluster.slot_of(&moving).to_string();
+    let [first, second] = [0, 1].map(|node| cluster.id(node));
+    cluster.nodes[1].command(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &first]);
+    cluster.nodes[0].command(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &second]);
+    cluster.nodes[1].pause();
+    let started = Instant::now();
+    while limiter.health().outages().is_empty() {
+        let reset = limiter.reset(&policy, &Key::new(&moving)).await;
+        reset.expect_err("its node is stopped");
+        until(started, "commands that fail open no breaker");
+    }
+    let health = limiter.health();
+    let [outage] = health.outages() else {
+        panic!("{health:?}");
+    };
+    let address = cluster.nodes[1].address().to_string();
+    assert_eq!(outage.server(), Some(address.as_str()), "{health:?}");
+    for (identity, counted_by) in [
+        (&other, CountedBy::Shared),
+        (&at_second, CountedBy::Fallback),
+    ] {
+        let decision = check(&limiter, &[policy.charge(Key::new(identity))]).await;
+        assert_eq!(decision.counted_by(), counted_by, "{identity}");
+    }
+    cluster.nodes[1].resume();
+}
