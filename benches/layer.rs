@@ -16,10 +16,10 @@ use std::{
 
 use axum::{body::Body, extract::ConnectInfo};
 use criterion::{Criterion, criterion_group, criterion_main};
-use http::{Method, Request, Response, request::Parts};
+use http::{Method, Request, Response};
 use ipnet::{IpNet, Ipv4Net};
 use tollgate::{
-    Key, Policy, Quota, RateLimitLayer,
+    Key, Policy, Quota, RateLimitLayer, RequestHead,
     extract::{Global, KeyExtractor, PeerIp},
     headers::Headers,
     matching::{AddressList, Methods, PathPattern},
@@ -43,7 +43,7 @@ fn layer(criterion: &mut Criterion) {
     let plenty = || Policy::new("peer", PLENTY).key(PeerIp);
     let tier = Tier::new("tier", PLENTY).expect("a usable tier");
     let found = tier.clone();
-    let cache = TierCache::builder(move |_: &Parts, _: &Key| {
+    let cache = TierCache::builder(move |_: &RequestHead, _: &Key| {
         ready(Ok::<_, Infallible>(Some(found.clone())))
     })
     .ttl(Duration::from_secs(86_400))
@@ -122,7 +122,7 @@ fn layer(criterion: &mut Criterion) {
         (
             "allowed, under a tier",
             RateLimitLayer::builder()
-                .policy(plenty().tier_by(move |_: &Parts, _: &Key| Some(tier.clone()))),
+                .policy(plenty().tier_by(move |_: &RequestHead, _: &Key| Some(tier.clone()))),
         ),
         (
             "allowed, under a tier that was looked up",
@@ -131,8 +131,9 @@ fn layer(criterion: &mut Criterion) {
         (
             "allowed, key awaited and there at once",
             RateLimitLayer::builder().policy(
-                Policy::new("peer", PLENTY)
-                    .key_async(|parts: &Parts| ready(Ok::<_, Infallible>(PeerIp.extract(parts)))),
+                Policy::new("peer", PLENTY).key_async(|head: &RequestHead| {
+                    ready(Ok::<_, Infallible>(PeerIp.extract(head)))
+                }),
             ),
         ),
         (

@@ -14,10 +14,10 @@
 use std::{env, error::Error, net::SocketAddr};
 
 use axum::{Router, body::Body, routing::get};
-use http::{Request, StatusCode, request::Parts};
+use http::{Request, StatusCode};
 use tokio::net::TcpListener;
 use tollgate::{
-    Key, Policy, Quota, RateLimitLayer,
+    Key, Policy, Quota, RateLimitLayer, RequestHead,
     extract::{ApiKey, Extracted, HostHeader, KeyExtractor, PeerIp},
     rules::Rule,
 };
@@ -27,10 +27,10 @@ use tower::ServiceExt;
 struct Tenant;
 
 impl KeyExtractor for Tenant {
-    fn extract(&self, parts: &Parts) -> Extracted<Key> {
+    fn extract(&self, head: &RequestHead) -> Extracted<Key> {
         // The host in lower case, from the `Host` header of HTTP/1.1 or the `:authority` of HTTP/2. `and_then` keeps an
         // ambiguous host ambiguous.
-        HostHeader.extract(parts).and_then(|host| {
+        HostHeader.extract(head).and_then(|host| {
             let tenant = host
                 .as_str()
                 .split_once('.')
@@ -43,7 +43,7 @@ impl KeyExtractor for Tenant {
         "tenant"
     }
 
-    fn missing_status(&self, _: &Parts) -> StatusCode {
+    fn missing_status(&self, _: &RequestHead) -> StatusCode {
         StatusCode::NOT_FOUND
     }
 }
@@ -72,8 +72,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     }
 
     println!("a closure, with one quota per language");
-    let by_language = |parts: &Parts| {
-        let language = parts.headers.get("accept-language")?;
+    let by_language = |head: &RequestHead| {
+        let language = head.headers.get("accept-language")?;
         Some(Key::new(language.as_bytes()))
     };
     let app = self::app(two_a_minute("per-language").key(by_language))?;

@@ -13,10 +13,10 @@
 use std::{env, error::Error, net::SocketAddr, time::Duration};
 
 use axum::{Router, body::Body, routing::get};
-use http::{Request, request::Parts};
+use http::Request;
 use tokio::net::TcpListener;
 use tollgate::{
-    Key, Policy, Quota, RateLimitLayer, dashboard::Dashboard, extract::ApiKey,
+    Key, Policy, Quota, RateLimitLayer, RequestHead, dashboard::Dashboard, extract::ApiKey,
     matching::PathPattern, rules::RuleMode, tiers::Tier,
 };
 use tower::ServiceExt;
@@ -65,8 +65,8 @@ fn random() -> Result<String, Box<dyn Error>> {
 fn limits() -> Result<RateLimitLayer, Box<dyn Error>> {
     let key = || ApiKey::header("x-api-key");
     let pro = Tier::new("pro", Quota::per_second(40))?;
-    let tier = move |parts: &Parts, _: &Key| {
-        let key = parts.headers.get("x-api-key")?;
+    let tier = move |head: &RequestHead, _: &Key| {
+        let key = head.headers.get("x-api-key")?;
         key.as_bytes().starts_with(b"pro-").then(|| pro.clone())
     };
     let search = Policy::new("search", Quota::per_second(10).burst(20));

@@ -20,9 +20,9 @@ use std::{
 };
 
 use axum::{Router, body::Body, routing::get};
-use http::{Request, request::Parts};
+use http::Request;
 use tollgate::{
-    Key, Policy, Quota, RateLimitLayer,
+    Key, Policy, Quota, RateLimitLayer, RequestHead,
     extract::{ApiKey, PeerIp},
     matching::PathPattern,
     tiers::{Tier, TierCache},
@@ -52,10 +52,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let database = Arc::new(Database::default());
     let pro = Tier::new("pro", Quota::per_minute(1_000))?;
     let customers = Arc::clone(&database);
-    let plans = TierCache::builder(move |parts: &Parts, _: &Key| {
+    let plans = TierCache::builder(move |head: &RequestHead, _: &Key| {
         let (customers, pro) = (Arc::clone(&customers), pro.clone());
         // The key is a hash, so the API key itself is read from the request head.
-        let api_key = parts.headers.get("x-api-key");
+        let api_key = head.headers.get("x-api-key");
         let api_key = api_key.and_then(|value| value.to_str().ok().map(str::to_owned));
         async move {
             let Some(api_key) = api_key else {

@@ -98,6 +98,7 @@ pub mod policy;
 pub mod rejection;
 #[cfg(feature = "redis")]
 pub mod remote;
+mod request;
 #[cfg(feature = "redis")]
 pub mod resilience;
 pub mod rules;
@@ -116,6 +117,7 @@ pub use self::key::key::Key;
 pub use self::limiter::limiter::RateLimiter;
 pub use self::middleware::layer::RateLimitLayer;
 pub use self::policy::policy::{OnOutage, Policy};
+pub use self::request::RequestHead;
 
 // These types exist only to run the examples of the documents as doc tests.
 

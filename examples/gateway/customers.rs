@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use http::request::Parts;
+use tollgate::RequestHead;
 use tollgate::{
     Key,
     config::RuleSetReader,
@@ -31,7 +31,8 @@ pub(crate) fn reader() -> RuleSetReader {
         .into_iter()
         .map(|(_, name, plan)| (Key::new(name), plan))
         .collect();
-    let plan = move |_: &Parts, customer: &Key| plans.get(customer).map(|&plan| plan.to_owned());
+    let plan =
+        move |_: &RequestHead, customer: &Key| plans.get(customer).map(|&plan| plan.to_owned());
     RuleSetReader::default()
         .extractor("customer", customer)
         .tier_name("plan", plan)

@@ -12,10 +12,10 @@ use axum::{
 use http::{StatusCode, header::LOCATION};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tollgate::{
-    RateLimitLayer,
+    RateLimitLayer, RequestHead,
     config::reload::RulesHandle,
     dashboard::Dashboard,
-    matching::{HostPattern, Match, Matcher as _, RequestHead},
+    matching::{HostPattern, Match, Matcher as _},
 };
 
 use crate::{Failure, settings::Tokens};
@@ -86,7 +86,7 @@ async fn check_host(hosts: Arc<[HostPattern]>, request: Request, next: Next) -> 
     let (parts, body) = request.into_parts();
     if hosts
         .iter()
-        .any(|host| host.matches(&RequestHead::new(&parts)) == Match::Exact)
+        .any(|host| host.matches(&RequestHead::from(&parts)) == Match::Exact)
     {
         return next.run(Request::from_parts(parts, body)).await;
     }

@@ -61,34 +61,6 @@ impl fmt::Debug for UndecidedCall {
 type NextOfCall<T, E> = Next<UndecidedCall, Option<CallSettlement<T, E>>, Rejection>;
 
 impl<R, T, E> CallAdmission<R, T, E> {
-    /// Begins with a call, and decides on it if nothing must be waited for.
-    #[inline]
-    pub(super) fn begin(&self, request: &mut R) -> NextOfCall<T, E> {
-        let mut charges = Charges::new();
-        let mut rejection = None;
-        for rule in &self.rules {
-            match rule.charge(request, &self.warnings) {
-                Ok(charge) => charges.extend(charge),
-                Err(fault) => {
-                    rejection.get_or_insert(fault);
-                }
-            }
-        }
-        if charges.is_empty() {
-            return rejection.map_or(Ok(Step::Admitted(None)), Err);
-        }
-        let owned = || charges.iter().map(Charge::to_owned).collect();
-        let mut call = UndecidedCall {
-            decision: self.limiter.check(&charges),
-            charges: self.keeps_charges.then(owned),
-            rejection,
-        };
-        match call.decision.take_ready() {
-            Some(decided) => self.conclude(decided, &mut call, request),
-            None => Ok(Step::Pending(call)),
-        }
-    }
-
     /// Takes the step after a decision.
     #[inline]
     fn conclude(
@@ -131,10 +103,36 @@ impl<R, T, E> CallAdmission<R, T, E> {
 
 impl<R, T, E> Admit<R, T, E> for Arc<CallAdmission<R, T, E>> {
     type Response = T;
-    type Request = R;
     type Pending = UndecidedCall;
     type Admitted = Option<CallSettlement<T, E>>;
     type Rejected = Rejection;
+
+    #[inline]
+    fn begin(&self, request: &mut R) -> NextOfCall<T, E> {
+        let mut charges = Charges::new();
+        let mut rejection = None;
+        for rule in &self.rules {
+            match rule.charge(request, &self.warnings) {
+                Ok(charge) => charges.extend(charge),
+                Err(fault) => {
+                    rejection.get_or_insert(fault);
+                }
+            }
+        }
+        if charges.is_empty() {
+            return rejection.map_or(Ok(Step::Admitted(None)), Err);
+        }
+        let owned = || charges.iter().map(Charge::to_owned).collect();
+        let mut call = UndecidedCall {
+            decision: self.limiter.check(&charges),
+            charges: self.keeps_charges.then(owned),
+            rejection,
+        };
+        match call.decision.take_ready() {
+            Some(decided) => self.conclude(decided, &mut call, request),
+            None => Ok(Step::Pending(call)),
+        }
+    }
 
     fn poll(
         &self,
@@ -150,11 +148,6 @@ impl<R, T, E> Admit<R, T, E> for Arc<CallAdmission<R, T, E>> {
     fn held(settlement: &mut Self::Admitted) -> Option<&mut HeldCharges> {
         let settlement = settlement.as_mut()?;
         Some(&mut settlement.held)
-    }
-
-    #[inline]
-    fn start(_: &mut Self::Admitted, request: R) -> R {
-        request
     }
 
     #[inline]

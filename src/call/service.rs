@@ -41,9 +41,8 @@ where
     }
 
     #[inline]
-    fn call(&mut self, mut request: R) -> Self::Future {
-        let first = self.admission.begin(&mut request);
-        LimitFuture::begin(first, &mut self.inner, request, &self.admission)
+    fn call(&mut self, request: R) -> Self::Future {
+        LimitFuture::begin(&mut self.inner, request, &self.admission)
     }
 }
 

@@ -2,12 +2,11 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use http::request::Parts;
-
 use crate::{
     extract::{HashSecret, KeyExtractor},
     key::Key,
     matching::Matcher,
+    request::RequestHead,
 };
 
 /// Any extractor.
@@ -27,4 +26,4 @@ pub(super) struct Registry {
 }
 
 /// Returns the name of a caller's tier.
-pub(super) type TierName = dyn Fn(&Parts, &Key) -> Option<String> + Send + Sync;
+pub(super) type TierName = dyn Fn(&RequestHead<'_>, &Key) -> Option<String> + Send + Sync;

@@ -2,15 +2,14 @@
 
 use std::sync::Arc;
 
-use http::{Method, request::Parts};
+use http::Method;
 
 use crate::{
     diagnosis::Code,
     error::Error,
     extract::PeerIp,
-    matching::{
-        AddressList, HostPattern, Match, Matcher, Methods, PathPattern, Preflight, RequestHead,
-    },
+    matching::{AddressList, HostPattern, Match, Matcher, Methods, PathPattern, Preflight},
+    request::RequestHead,
 };
 
 use super::{
@@ -62,9 +61,9 @@ impl Matcher for Several {
         self.matchers.iter().try_for_each(Matcher::validate)
     }
 
-    fn diagnose(&self, parts: &Parts) -> Option<Code> {
+    fn diagnose(&self, head: &RequestHead<'_>) -> Option<Code> {
         let mut matchers = self.matchers.iter();
-        matchers.find_map(|matcher| matcher.diagnose(parts))
+        matchers.find_map(|matcher| matcher.diagnose(head))
     }
 }
 

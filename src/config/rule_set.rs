@@ -12,14 +12,13 @@ use std::{
 #[cfg(unix)]
 use std::os::unix::fs::OpenOptionsExt;
 
-use http::request::Parts;
-
 use crate::{
     builder::RateLimitLayerBuilder,
     extract::{HashSecret, KeyExtractor},
     headers::Headers,
     key::Key,
     matching::Matcher,
+    request::RequestHead,
     rules::Rule,
 };
 
@@ -179,10 +178,9 @@ fn headers(families: &[HeaderFamily]) -> Headers {
 /// # Examples
 ///
 /// ```
-/// use http::request::Parts;
-/// use tollgate::{Key, config::{Format, RuleSetReader}};
+/// use tollgate::{Key, RequestHead, config::{Format, RuleSetReader}};
 ///
-/// let tenant = |parts: &Parts| parts.headers.get("x-tenant").map(|name| Key::new(name.as_bytes()));
+/// let tenant = |head: &RequestHead| head.headers.get("x-tenant").map(|name| Key::new(name.as_bytes()));
 /// let rules = RuleSetReader::default()
 ///     .extractor("tenant", tenant)
 ///     .parse(Format::Yaml, "rules: [{ id: api, key: { custom: tenant }, limit: 100/min }]")?;
@@ -224,7 +222,7 @@ impl RuleSetReader {
     pub fn tier_name(
         mut self,
         name: impl Into<String>,
-        tier: impl Fn(&Parts, &Key) -> Option<String> + Send + Sync + 'static,
+        tier: impl Fn(&RequestHead<'_>, &Key) -> Option<String> + Send + Sync + 'static,
     ) -> Self {
         let tier_names = &mut self.registry().tier_names;
         tier_names.insert(name.into(), Arc::new(tier));

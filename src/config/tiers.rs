@@ -5,13 +5,14 @@ use std::{
     sync::Arc,
 };
 
-use http::{HeaderName, request::Parts};
+use http::HeaderName;
 
 use crate::{
     error::Error,
     extract::{Extracted, Header},
     key::Key,
     policy::Policy,
+    request::RequestHead,
     rules::Rule,
     tiers::{Tier, TierChoice},
 };
@@ -277,13 +278,13 @@ enum TierSource {
 }
 
 impl TierChoice for FileTiers {
-    fn tier(&self, parts: &Parts, key: &Key) -> Option<Tier> {
+    fn tier(&self, head: &RequestHead<'_>, key: &Key) -> Option<Tier> {
         if let Some(tier) = self.by_key.get(key).or_else(|| self.by_network.of(key)) {
             return Some(tier.clone());
         }
         let tier = match self.source.as_ref()? {
-            TierSource::Custom(name) => self.by_name.get(&name(parts, key)?),
-            TierSource::Header(header) => match header.value(parts) {
+            TierSource::Custom(name) => self.by_name.get(&name(head, key)?),
+            TierSource::Header(header) => match header.value(head) {
                 Extracted::Found(name) => self.by_name.get(std::str::from_utf8(name).ok()?),
                 Extracted::Absent | Extracted::Ambiguous => None,
             },

@@ -86,7 +86,7 @@ impl Hosts {
 
     /// `None` for a request without a host, or with one that is read in several ways.
     fn requested<'a>(&self, request: &'a Parts) -> Option<Requested<'a>> {
-        let is_forwarded = self.proxies.trusts_peer_of(request);
+        let is_forwarded = self.proxies.trusts_peer_of(&request.into());
         let forwarded = |name| last_of(&request.headers, &name).filter(|_| is_forwarded);
         let authority = match forwarded(X_FORWARDED_HOST) {
             Some(host) => authority(host.as_bytes()),

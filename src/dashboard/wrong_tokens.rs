@@ -101,7 +101,7 @@ impl WrongTokens {
 
     /// Returns the key of a client; `None` if nothing distinguishes it from others.
     pub fn client(&self, parts: &Parts) -> Option<Key> {
-        match self.client_key.extract(parts) {
+        match self.client_key.extract(&parts.into()) {
             Extracted::Found(client) => Some(client),
             Extracted::Absent | Extracted::Ambiguous => None,
         }

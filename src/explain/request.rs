@@ -2,8 +2,6 @@
 
 use std::{fmt, time::Duration};
 
-use http::request::Parts;
-
 use crate::{
     charge::{Enforcement, OwnedCharge},
     decision::{Outcome, PolicyName},
@@ -11,8 +9,8 @@ use crate::{
     extract::Extracted,
     key::Key,
     limiter::RateLimiter,
-    matching::RequestHead,
     middleware::layer::RateLimitLayer,
+    request::RequestHead,
     rules::{KeySource, ModeSetting, OnMissingKey, Rule, RuleMode},
     store::Health,
     task::timer::timeout,
@@ -36,7 +34,7 @@ impl RateLimitLayer {
     ///
     /// # async fn example(layer: tollgate::RateLimitLayer) -> Result<(), tollgate::Error> {
     /// let request = Request::get("/search").header("x-api-key", "k-123").body(()).expect("a request");
-    /// println!("{}", layer.explain(&request.into_parts().0).await?);
+    /// println!("{}", layer.explain(&request).await?);
     /// # Ok(())
     /// # }
     /// ```
@@ -44,20 +42,23 @@ impl RateLimitLayer {
     /// # Errors
     ///
     /// The error of the store, if it could not return the state. A limiter with a fallback always returns it.
-    pub async fn explain(&self, parts: &Parts) -> Result<RequestExplanation, Error> {
+    pub async fn explain<'a>(
+        &self,
+        request: impl Into<RequestHead<'a>>,
+    ) -> Result<RequestExplanation, Error> {
+        let head = &request.into();
         let admission = self.rules.load();
         let mode = admission.mode.get().mode();
         let is_on = mode != RuleMode::Off;
-        let is_forbidden = is_on && admission.filter.is_forbidden(&RequestHead::new(parts));
-        let is_skipped =
-            is_on && !is_forbidden && admission.filter.is_skipped(&RequestHead::new(parts));
+        let is_forbidden = is_on && admission.filter.is_forbidden(head);
+        let is_skipped = is_on && !is_forbidden && admission.filter.is_skipped(head);
         let mut rules = Vec::new();
         let mut charges = Vec::new();
         if !is_forbidden && !is_skipped {
             for rule in &*admission.rules {
                 let setting = rule.mode.get().within(mode);
                 let limiter = (&admission.limiter, admission.lookup_timeout);
-                let charged = find_charges(rule, setting, parts, limiter).await;
+                let charged = find_charges(rule, setting, head, limiter).await;
                 rules.push(RuleExplanation::new(rule, setting, &charged));
                 charges.push(charged.unwrap_or_default());
             }
@@ -328,20 +329,20 @@ type Charged = Result<Vec<OwnedCharge>, (RuleFinding, bool)>;
 async fn find_charges(
     rule: &Rule,
     setting: ModeSetting,
-    parts: &Parts,
+    head: &RequestHead<'_>,
     (limiter, deadline): (&RateLimiter, Duration),
 ) -> Charged {
     if setting.is_off() {
         return Err((RuleFinding::Off, false));
     }
-    if !rule.matchers.counts(&RequestHead::new(parts)) {
+    if !rule.matchers.counts(head) {
         return Err((RuleFinding::NotMatched, false));
     }
-    let key = find_key(rule, parts, deadline).await.map_err(|finding| {
+    let key = find_key(rule, head, deadline).await.map_err(|finding| {
         let denies = setting.is_enforced() && !matches!(finding, RuleFinding::Skipped);
         (finding, denies)
     })?;
-    let tier = find_tier(rule, parts, &key, deadline).await;
+    let tier = find_tier(rule, head, &key, deadline).await;
     if limiter.has_old_blocks() {
         limiter.renew_old_blocks().await;
     }
@@ -362,27 +363,26 @@ async fn find_charges(
         Some(_) | None => policy,
     };
     let mut charges = Vec::new();
-    rule.add_charges(
-        policy,
-        &key,
-        (setting, &RequestHead::new(parts)),
-        |charge| {
-            charges.push(charge.to_owned());
-        },
-    );
+    rule.add_charges(policy, &key, (setting, head), |charge| {
+        charges.push(charge.to_owned());
+    });
     Ok(charges)
 }
 
 /// Returns the key of a request, or what is found in place of one that is counted.
-async fn find_key(rule: &Rule, parts: &Parts, deadline: Duration) -> Result<Key, RuleFinding> {
+async fn find_key(
+    rule: &Rule,
+    head: &RequestHead<'_>,
+    deadline: Duration,
+) -> Result<Key, RuleFinding> {
     let (found, default, missing) = match &rule.source {
         Some(KeySource::Extractor(extractor)) => {
-            let default = || extractor.default_key(parts);
+            let default = || extractor.default_key(head);
             let default = rule.missing.is_none().then(default).flatten();
-            (extractor.extract(parts), default, RuleFinding::MissingKey)
+            (extractor.extract(head), default, RuleFinding::MissingKey)
         }
         Some(KeySource::Lookup(extractor)) => {
-            let lookup = extractor.extract(parts);
+            let lookup = extractor.extract(head);
             match timeout(deadline, lookup).await {
                 Some(Ok(found)) => (found, None, RuleFinding::MissingKey),
                 Some(Err(_)) | None => (Extracted::Absent, None, RuleFinding::LookupFailed),
@@ -399,16 +399,21 @@ async fn find_key(rule: &Rule, parts: &Parts, deadline: Duration) -> Result<Key,
     }
 }
 
-async fn find_tier(rule: &Rule, parts: &Parts, key: &Key, deadline: Duration) -> Option<Tier> {
+async fn find_tier(
+    rule: &Rule,
+    head: &RequestHead<'_>,
+    key: &Key,
+    deadline: Duration,
+) -> Option<Tier> {
     if *key == Key::UNIDENTIFIED {
         return None;
     }
     let choice = rule.choice.as_ref();
-    if let Some(tier) = choice.and_then(|choice| choice.tier(parts, key)) {
+    if let Some(tier) = choice.and_then(|choice| choice.tier(head, key)) {
         return Some(tier);
     }
     let cache = rule.cache.as_ref()?;
-    match cache.resolve(parts, key) {
+    match cache.resolve(head, key) {
         TierResolution::Known(tier) => tier,
         TierResolution::Pending(lookup) => {
             let found = timeout(deadline, lookup).await;

@@ -2,11 +2,12 @@
 
 use std::borrow::Cow;
 
-use http::{HeaderName, HeaderValue, StatusCode, header::AUTHORIZATION, request::Parts};
+use http::{HeaderName, HeaderValue, StatusCode, header::AUTHORIZATION};
 
 use crate::{
     error::Error,
     key::{HashSecret, Key},
+    request::RequestHead,
 };
 
 use super::{
@@ -73,16 +74,14 @@ impl ApiKey {
 }
 
 impl KeyExtractor for ApiKey {
-    fn extract(&self, parts: &Parts) -> Extracted<Key> {
+    fn extract(&self, head: &RequestHead<'_>) -> Extracted<Key> {
         let secret = match &self.location {
-            SecretSource::Bearer => header::single(&parts.headers, &AUTHORIZATION)
+            SecretSource::Bearer => header::single(head.headers, &AUTHORIZATION)
                 .and_then(bearer_token)
                 .map(Cow::Borrowed),
-            SecretSource::Header(Ok(name)) => {
-                header::single(&parts.headers, name).map(Cow::Borrowed)
-            }
+            SecretSource::Header(Ok(name)) => header::single(head.headers, name).map(Cow::Borrowed),
             SecretSource::Header(Err(_)) => Extracted::Absent,
-            SecretSource::Query(name) => query::single(&parts.uri, name),
+            SecretSource::Query(name) => query::single(head.uri, name),
         };
         secret.map(|secret| secret_key(self.hash_secret.as_ref(), &secret))
     }
@@ -110,12 +109,12 @@ impl KeyExtractor for ApiKey {
     }
 
     /// 401.
-    fn missing_status(&self, _: &Parts) -> StatusCode {
+    fn missing_status(&self, _: &RequestHead<'_>) -> StatusCode {
         StatusCode::UNAUTHORIZED
     }
 
     /// `Bearer` for a bearer token, else `ApiKey`, a name from API descriptions: no scheme is registered for API keys.
-    fn challenge(&self, _: &Parts) -> Option<HeaderValue> {
+    fn challenge(&self, _: &RequestHead<'_>) -> Option<HeaderValue> {
         let scheme = match &self.location {
             SecretSource::Bearer => "Bearer",
             SecretSource::Header(_) | SecretSource::Query(_) => "ApiKey",

@@ -8,15 +8,15 @@
 
 use std::{error::Error, future::Future, pin::Pin, sync::Arc};
 
-use http::{HeaderValue, StatusCode, request::Parts};
+use http::{HeaderValue, StatusCode};
 
-use crate::key::Key;
+use crate::{key::Key, request::RequestHead};
 
 use super::extracted::Extracted;
 
 /// Looks up the key of a request asynchronously, such as in a session store.
 ///
-/// Implemented for closures `Fn(&Parts) -> impl Future`, whose future may resolve to an `Option<Key>`. The future must not
+/// Implemented for closures `Fn(&RequestHead<'_>) -> impl Future`, whose future may resolve to an `Option<Key>`. The future must not
 /// borrow: copy what it needs from the request head, and clone shared state, before it starts. Dyn compatible.
 ///
 /// The future is polled with the request. It is dropped when the client disconnects or the layer's
@@ -31,9 +31,8 @@ use super::extracted::Extracted;
 ///
 /// ```
 /// use std::{collections::HashMap, convert::Infallible, sync::Arc};
-/// use http::request::Parts;
 /// use tokio::sync::RwLock;
-/// use tollgate::{Key, Policy, Quota};
+/// use tollgate::{Key, Policy, Quota, RequestHead};
 /// use tollgate::extract::{AsyncKeyExtractor, Extracted, Header, KeyLookup};
 ///
 /// type Sessions = Arc<RwLock<HashMap<String, u64>>>;
@@ -41,9 +40,9 @@ use super::extracted::Extracted;
 /// // A closure.
 /// let sessions = Sessions::default();
 /// let store = Arc::clone(&sessions);
-/// let by_user = Policy::new("user", Quota::per_minute(100)).key_async(move |parts: &Parts| {
+/// let by_user = Policy::new("user", Quota::per_minute(100)).key_async(move |head: &RequestHead| {
 ///     let store = Arc::clone(&store);
-///     let session = parts.headers.get("x-session").and_then(|value| value.to_str().ok());
+///     let session = head.headers.get("x-session").and_then(|value| value.to_str().ok());
 ///     let session = session.map(str::to_owned);
 ///     async move {
 ///         let Some(session) = session else { return Ok(None) };
@@ -54,9 +53,9 @@ use super::extracted::Extracted;
 /// // A type, with its own label. It rejects a session that is sent twice.
 /// struct User { header: Header, sessions: Sessions }
 /// impl AsyncKeyExtractor for User {
-///     fn extract(&self, parts: &Parts) -> KeyLookup {
+///     fn extract(&self, head: &RequestHead<'_>) -> KeyLookup {
 ///         let sessions = Arc::clone(&self.sessions);
-///         let session = self.header.value(parts).map(String::from_utf8_lossy).map(String::from);
+///         let session = self.header.value(head).map(String::from_utf8_lossy).map(String::from);
 ///         Box::pin(async move {
 ///             let session = match session {
 ///                 Extracted::Found(session) => session,
@@ -80,11 +79,11 @@ use super::extracted::Extracted;
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not an async key extractor",
     label = "not an async key extractor",
-    note = "use a closure with the type of its argument that returns a future without borrows: `|parts: &http::request::Parts| async {{ Ok::<_, Infallible>(..) }}`"
+    note = "use a closure with the type of its argument that returns a future without borrows: `|head: &tollgate::RequestHead| async {{ Ok::<_, Infallible>(..) }}`"
 )]
 pub trait AsyncKeyExtractor: Send + Sync + 'static {
     /// Looks the key up: it may be absent or ambiguous, or the lookup may fail.
-    fn extract(&self, parts: &Parts) -> KeyLookup;
+    fn extract(&self, head: &RequestHead<'_>) -> KeyLookup;
 
     /// Returns a short name for messages, without spaces, as [`KeyExtractor::label`](super::KeyExtractor::label).
     fn label(&self) -> &str {
@@ -113,13 +112,13 @@ pub type KeyLookup =
 
 impl<F, T, R, E> AsyncKeyExtractor for F
 where
-    F: Fn(&Parts) -> T + Send + Sync + 'static,
+    F: Fn(&RequestHead<'_>) -> T + Send + Sync + 'static,
     T: Future<Output = Result<R, E>> + Send + 'static,
     R: Into<Extracted<Key>>,
     E: Into<Box<dyn Error + Send + Sync>>,
 {
-    fn extract(&self, parts: &Parts) -> KeyLookup {
-        let lookup = self(parts);
+    fn extract(&self, head: &RequestHead<'_>) -> KeyLookup {
+        let lookup = self(head);
         Box::pin(async move { lookup.await.map(Into::into).map_err(Into::into) })
     }
 
@@ -130,8 +129,8 @@ where
 
 // A pointer, for extractors that are chosen at run time.
 impl AsyncKeyExtractor for Arc<dyn AsyncKeyExtractor> {
-    fn extract(&self, parts: &Parts) -> KeyLookup {
-        (**self).extract(parts)
+    fn extract(&self, head: &RequestHead<'_>) -> KeyLookup {
+        (**self).extract(head)
     }
 
     fn label(&self) -> &str {

@@ -2,13 +2,14 @@
 
 use std::{borrow::Cow, iter, net::IpAddr};
 
-use http::{HeaderMap, HeaderValue, StatusCode, request::Parts};
+use http::{HeaderMap, HeaderValue, StatusCode};
 use ipnet::IpNet;
 
 use crate::{
     diagnosis::Code,
     error::{Error, ErrorKind},
     key::Key,
+    request::RequestHead,
 };
 
 use super::{
@@ -84,7 +85,7 @@ use super::{
 /// ```
 /// use std::net::IpAddr;
 /// use http::Request;
-/// use tollgate::extract::ClientIp;
+/// use tollgate::{RequestHead, extract::ClientIp};
 ///
 /// let client_ip = ClientIp::behind(["10.0.0.0/8"]);
 /// let request = Request::builder()
@@ -92,8 +93,7 @@ use super::{
 ///     .extension(IpAddr::from([10, 0, 0, 2])) // axum's `ConnectInfo` in a server
 ///     .body(())
 ///     .expect("a request");
-/// let (parts, ()) = request.into_parts();
-/// assert_eq!(client_ip.address(&parts), Some(IpAddr::from([203, 0, 113, 9])));
+/// assert_eq!(client_ip.address(&RequestHead::from(&request)), Some(IpAddr::from([203, 0, 113, 9])));
 /// ```
 #[derive(Clone, Debug)]
 pub struct ClientIp {
@@ -219,14 +219,14 @@ impl ClientIp {
     /// For logs and address lists. IPv4-mapped IPv6 addresses are converted to IPv4. With settings that `build()`
     /// rejects, no proxy is trusted.
     #[must_use]
-    pub fn address(&self, parts: &Parts) -> Option<IpAddr> {
-        self.resolve(PeerIp.address(parts), &parts.headers)
+    pub fn address(&self, head: &RequestHead<'_>) -> Option<IpAddr> {
+        self.resolve(PeerIp.address(head), head.headers)
     }
 
     /// Returns the client's network that the key is made from, such as `2001:db8:1:2::/64`.
     #[must_use]
-    pub fn network(&self, parts: &Parts) -> Option<IpNet> {
-        Some(self.prefixes.network(self.address(parts)?))
+    pub fn network(&self, head: &RequestHead<'_>) -> Option<IpNet> {
+        Some(self.prefixes.network(self.address(head)?))
     }
 
     /// Returns the client's address for a peer and headers, outside of a request. `None` as for
@@ -244,8 +244,8 @@ impl ClientIp {
 
     /// As [`trusts`](Self::trusts), for the peer of a request. Proxies that are trusted by number may have no address.
     #[cfg(feature = "dashboard")]
-    pub(crate) fn trusts_peer_of(&self, parts: &Parts) -> bool {
-        self.proxies.contains(PeerIp.address(parts), 0)
+    pub(crate) fn trusts_peer_of(&self, head: &RequestHead<'_>) -> bool {
+        self.proxies.contains(PeerIp.address(head), 0)
     }
 
     fn client(&self, peer: Option<IpAddr>, headers: &HeaderMap) -> Extracted<IpAddr> {
@@ -319,8 +319,8 @@ impl ClientIp {
 }
 
 impl KeyExtractor for ClientIp {
-    fn extract(&self, parts: &Parts) -> Extracted<Key> {
-        let address = self.extract_address(parts);
+    fn extract(&self, head: &RequestHead<'_>) -> Extracted<Key> {
+        let address = self.extract_address(head);
         address.map(|address| self.prefixes.key(address))
     }
 
@@ -334,22 +334,22 @@ impl KeyExtractor for ClientIp {
     }
 
     /// 500: the server does not provide addresses.
-    fn missing_status(&self, _: &Parts) -> StatusCode {
+    fn missing_status(&self, _: &RequestHead<'_>) -> StatusCode {
         StatusCode::INTERNAL_SERVER_ERROR
     }
 
-    fn diagnose(&self, parts: &Parts) -> Option<Code> {
+    fn diagnose(&self, head: &RequestHead<'_>) -> Option<Code> {
         if matches!(self.proxies, TrustedProxies::None) {
-            return KeyExtractor::diagnose(&PeerIp, parts);
+            return KeyExtractor::diagnose(&PeerIp, head);
         }
-        let peer = PeerIp.address(parts);
+        let peer = PeerIp.address(head);
         if self.proxies.contains(peer, 0) {
             return None;
         }
         if peer.is_none() {
             return Some(Code::NoPeerAddress);
         }
-        let is_forwarded = parts.headers.contains_key(&self.header.name);
+        let is_forwarded = head.headers.contains_key(&self.header.name);
         is_forwarded.then_some(Code::ForwardedUntrusted)
     }
 
@@ -362,16 +362,16 @@ impl KeyExtractor for ClientIp {
 }
 
 impl AddressSource for ClientIp {
-    fn extract_address(&self, parts: &Parts) -> Extracted<IpAddr> {
-        self.client(PeerIp.address(parts), &parts.headers)
+    fn extract_address(&self, head: &RequestHead<'_>) -> Extracted<IpAddr> {
+        self.client(PeerIp.address(head), head.headers)
     }
 
     fn validate(&self) -> Result<(), Error> {
         KeyExtractor::validate(self)
     }
 
-    fn diagnose(&self, parts: &Parts) -> Option<Code> {
-        KeyExtractor::diagnose(self, parts)
+    fn diagnose(&self, head: &RequestHead<'_>) -> Option<Code> {
+        KeyExtractor::diagnose(self, head)
     }
 }
 

@@ -16,9 +16,9 @@
 
 use std::fmt;
 
-use http::{HeaderValue, StatusCode, request::Parts};
+use http::{HeaderValue, StatusCode};
 
-use crate::{diagnosis::Code, error::Error, key::Key};
+use crate::{diagnosis::Code, error::Error, key::Key, request::RequestHead};
 
 use super::{
     caller_id::CallerId,
@@ -46,8 +46,8 @@ impl<A: KeyExtractor, B: KeyExtractor> And<A, B> {
 }
 
 impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for And<A, B> {
-    fn extract(&self, parts: &Parts) -> Extracted<Key> {
-        match (self.first.extract(parts), self.second.extract(parts)) {
+    fn extract(&self, head: &RequestHead<'_>) -> Extracted<Key> {
+        match (self.first.extract(head), self.second.extract(head)) {
             (Extracted::Found(first), Extracted::Found(second)) => {
                 Extracted::Found(first.and(&second))
             }
@@ -57,18 +57,18 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for And<A, B> {
     }
 
     /// Joins both keys, with the default key in place of an absent one.
-    fn default_key(&self, parts: &Parts) -> Option<Key> {
+    fn default_key(&self, head: &RequestHead<'_>) -> Option<Key> {
         let (first, second) = (&self.first, &self.second);
         let first = first
-            .extract(parts)
-            .or_else(|| first.default_key(parts).into());
+            .extract(head)
+            .or_else(|| first.default_key(head).into());
         let second = second
-            .extract(parts)
-            .or_else(|| second.default_key(parts).into());
+            .extract(head)
+            .or_else(|| second.default_key(head).into());
         Some(first.found()?.and(&second.found()?))
     }
 
-    /// None: what an operator knows is one of the parts.
+    /// None: what an operator knows is one of the head.
     fn keys_of(&self, _: &CallerId<'_>) -> Vec<Key> {
         Vec::new()
     }
@@ -77,21 +77,21 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for And<A, B> {
         &self.label
     }
 
-    fn missing_label(&self, parts: &Parts) -> &str {
-        self.missing_half(parts).0.missing_label(parts)
+    fn missing_label(&self, head: &RequestHead<'_>) -> &str {
+        self.missing_half(head).0.missing_label(head)
     }
 
     /// The status of the absent part. If both are absent, that of the part that the client can correct: 401 before 400.
-    fn missing_status(&self, parts: &Parts) -> StatusCode {
-        let (half, status) = self.missing_half(parts);
-        status.unwrap_or_else(|| half.missing_status(parts))
+    fn missing_status(&self, head: &RequestHead<'_>) -> StatusCode {
+        let (half, status) = self.missing_half(head);
+        status.unwrap_or_else(|| half.missing_status(head))
     }
 
-    /// The challenges of the absent parts.
-    fn challenge(&self, parts: &Parts) -> Option<HeaderValue> {
+    /// The challenges of the absent head.
+    fn challenge(&self, head: &RequestHead<'_>) -> Option<HeaderValue> {
         let is_absent = |key: Extracted<Key>| key == Extracted::Absent;
-        let first = is_absent(self.first.extract(parts)).then(|| self.first.challenge(parts));
-        let second = is_absent(self.second.extract(parts)).then(|| self.second.challenge(parts));
+        let first = is_absent(self.first.extract(head)).then(|| self.first.challenge(head));
+        let second = is_absent(self.second.extract(head)).then(|| self.second.challenge(head));
         challenge_list(first.flatten(), second.flatten())
     }
 
@@ -99,9 +99,9 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for And<A, B> {
         self.first.validate().and_then(|()| self.second.validate())
     }
 
-    fn diagnose(&self, parts: &Parts) -> Option<Code> {
-        let first = self.first.diagnose(parts);
-        first.or_else(|| self.second.diagnose(parts))
+    fn diagnose(&self, head: &RequestHead<'_>) -> Option<Code> {
+        let first = self.first.diagnose(head);
+        first.or_else(|| self.second.diagnose(head))
     }
 
     fn is_per_caller(&self) -> bool {
@@ -111,13 +111,13 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for And<A, B> {
 
 impl<A: KeyExtractor, B: KeyExtractor> And<A, B> {
     /// Returns the half that keeps the request from having a key, and its status if that was asked.
-    fn missing_half(&self, parts: &Parts) -> (&dyn KeyExtractor, Option<StatusCode>) {
-        match (self.first.extract(parts), self.second.extract(parts)) {
+    fn missing_half(&self, head: &RequestHead<'_>) -> (&dyn KeyExtractor, Option<StatusCode>) {
+        match (self.first.extract(head), self.second.extract(head)) {
             (Extracted::Found(_), _) | (Extracted::Absent, Extracted::Ambiguous) => {
                 (&self.second, None)
             }
             (Extracted::Absent, Extracted::Absent) => {
-                let (half, status) = self.missing_half_of_both(parts);
+                let (half, status) = self.missing_half_of_both(head);
                 (half, Some(status))
             }
             (Extracted::Absent | Extracted::Ambiguous, _) => (&self.first, None),
@@ -128,16 +128,16 @@ impl<A: KeyExtractor, B: KeyExtractor> And<A, B> {
     /// status too.
     ///
     /// Each half is asked once: asked twice, the work would double with each further key that is joined.
-    fn missing_half_of_both(&self, parts: &Parts) -> (&dyn KeyExtractor, StatusCode) {
+    fn missing_half_of_both(&self, head: &RequestHead<'_>) -> (&dyn KeyExtractor, StatusCode) {
         let ranked = |half: &dyn KeyExtractor| {
-            let status = half.missing_status(parts);
+            let status = half.missing_status(head);
             let by_status = match status {
                 StatusCode::UNAUTHORIZED => 0,
                 StatusCode::NOT_FOUND => 2,
                 status if status.is_client_error() => 1,
                 _ => 3,
             };
-            ((half.default_key(parts).is_some(), by_status), status)
+            ((half.default_key(head).is_some(), by_status), status)
         };
         let (first, second) = (ranked(&self.first), ranked(&self.second));
         if first.0 <= second.0 {
@@ -173,11 +173,11 @@ impl<A: KeyExtractor, B: KeyExtractor> OrElse<A, B> {
 }
 
 impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for OrElse<A, B> {
-    fn extract(&self, parts: &Parts) -> Extracted<Key> {
-        match self.first.extract(parts) {
+    fn extract(&self, head: &RequestHead<'_>) -> Extracted<Key> {
+        match self.first.extract(head) {
             Extracted::Found(key) => Extracted::Found(key.unlabelled()),
             Extracted::Absent => {
-                let second = self.second.extract(parts);
+                let second = self.second.extract(head);
                 second.map(|key| key.labelled(self.namespace))
             }
             // With the second key, a client could choose its count by sending the first one twice.
@@ -185,9 +185,9 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for OrElse<A, B> {
         }
     }
 
-    fn default_key(&self, parts: &Parts) -> Option<Key> {
-        let first = self.first.default_key(parts);
-        let second = || Some(self.second.default_key(parts)?.labelled(self.namespace));
+    fn default_key(&self, head: &RequestHead<'_>) -> Option<Key> {
+        let first = self.first.default_key(head);
+        let second = || Some(self.second.default_key(head)?.labelled(self.namespace));
         first.map(|key| key.unlabelled()).or_else(second)
     }
 
@@ -205,23 +205,23 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for OrElse<A, B> {
         &self.label
     }
 
-    fn missing_label(&self, parts: &Parts) -> &str {
-        if self.first.extract(parts).is_ambiguous() {
-            self.first.missing_label(parts)
-        } else if self.second.extract(parts).is_ambiguous() {
-            self.second.missing_label(parts)
+    fn missing_label(&self, head: &RequestHead<'_>) -> &str {
+        if self.first.extract(head).is_ambiguous() {
+            self.first.missing_label(head)
+        } else if self.second.extract(head).is_ambiguous() {
+            self.second.missing_label(head)
         } else {
             &self.label
         }
     }
 
     /// The status of the second extractor, since the first key is optional.
-    fn missing_status(&self, parts: &Parts) -> StatusCode {
-        self.second.missing_status(parts)
+    fn missing_status(&self, head: &RequestHead<'_>) -> StatusCode {
+        self.second.missing_status(head)
     }
 
-    fn challenge(&self, parts: &Parts) -> Option<HeaderValue> {
-        challenge_list(self.first.challenge(parts), self.second.challenge(parts))
+    fn challenge(&self, head: &RequestHead<'_>) -> Option<HeaderValue> {
+        challenge_list(self.first.challenge(head), self.second.challenge(head))
     }
 
     fn validate(&self) -> Result<(), Error> {
@@ -229,10 +229,10 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for OrElse<A, B> {
     }
 
     /// Asks the extractor that was used: the second one only if the first key is absent.
-    fn diagnose(&self, parts: &Parts) -> Option<Code> {
-        match self.first.extract(parts) {
-            Extracted::Absent => self.second.diagnose(parts),
-            Extracted::Ambiguous | Extracted::Found(_) => self.first.diagnose(parts),
+    fn diagnose(&self, head: &RequestHead<'_>) -> Option<Code> {
+        match self.first.extract(head) {
+            Extracted::Absent => self.second.diagnose(head),
+            Extracted::Ambiguous | Extracted::Found(_) => self.first.diagnose(head),
         }
     }
 
@@ -268,9 +268,9 @@ impl<E, O> CoLocatedWith<E, O> {
 
 impl<E: KeyExtractor, O: KeyExtractor> CoLocatedWith<E, O> {
     /// Puts the key in the slot of the other key. If the request has no other key, the key stays as it is.
-    fn place(&self, key: Key, parts: &Parts) -> Key {
-        let other = self.other.extract(parts).found();
-        match other.or_else(|| self.other.default_key(parts)) {
+    fn place(&self, key: Key, head: &RequestHead<'_>) -> Key {
+        let other = self.other.extract(head).found();
+        match other.or_else(|| self.other.default_key(head)) {
             Some(other) => key.co_located_with(&other),
             None => key,
         }
@@ -278,14 +278,14 @@ impl<E: KeyExtractor, O: KeyExtractor> CoLocatedWith<E, O> {
 }
 
 impl<E: KeyExtractor, O: KeyExtractor> KeyExtractor for CoLocatedWith<E, O> {
-    fn extract(&self, parts: &Parts) -> Extracted<Key> {
-        let key = self.extractor.extract(parts);
-        key.map(|key| self.place(key, parts))
+    fn extract(&self, head: &RequestHead<'_>) -> Extracted<Key> {
+        let key = self.extractor.extract(head);
+        key.map(|key| self.place(key, head))
     }
 
-    fn default_key(&self, parts: &Parts) -> Option<Key> {
-        let key = self.extractor.default_key(parts)?;
-        Some(self.place(key, parts))
+    fn default_key(&self, head: &RequestHead<'_>) -> Option<Key> {
+        let key = self.extractor.default_key(head)?;
+        Some(self.place(key, head))
     }
 
     /// Each key in the slot of each key that the other extractor makes.
@@ -319,12 +319,12 @@ where
     E: KeyExtractor,
     F: Fn(Key) -> Key + Send + Sync + 'static,
 {
-    fn extract(&self, parts: &Parts) -> Extracted<Key> {
-        self.extractor.extract(parts).map(&self.change)
+    fn extract(&self, head: &RequestHead<'_>) -> Extracted<Key> {
+        self.extractor.extract(head).map(&self.change)
     }
 
-    fn default_key(&self, parts: &Parts) -> Option<Key> {
-        self.extractor.default_key(parts).map(&self.change)
+    fn default_key(&self, head: &RequestHead<'_>) -> Option<Key> {
+        self.extractor.default_key(head).map(&self.change)
     }
 
     fn keys_of(&self, caller: &CallerId<'_>) -> Vec<Key> {
@@ -363,15 +363,15 @@ where
     F: Fn(Key) -> R + Send + Sync + 'static,
     R: Into<Extracted<Key>>,
 {
-    fn extract(&self, parts: &Parts) -> Extracted<Key> {
-        let key = self.extractor.extract(parts);
+    fn extract(&self, head: &RequestHead<'_>) -> Extracted<Key> {
+        let key = self.extractor.extract(head);
         key.and_then(|key| (self.change)(key).into())
     }
 
-    fn default_key(&self, parts: &Parts) -> Option<Key> {
+    fn default_key(&self, head: &RequestHead<'_>) -> Option<Key> {
         // A key that the closure dropped has no default.
-        let is_absent = self.extractor.extract(parts) == Extracted::Absent;
-        let key = is_absent.then(|| self.extractor.default_key(parts));
+        let is_absent = self.extractor.extract(head) == Extracted::Absent;
+        let key = is_absent.then(|| self.extractor.default_key(head));
         (self.change)(key.flatten()?).into().found()
     }
 

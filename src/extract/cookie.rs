@@ -1,10 +1,11 @@
 //! Keys from a cookie.
 
-use http::{HeaderMap, HeaderValue, StatusCode, header::COOKIE, request::Parts};
+use http::{HeaderMap, HeaderValue, StatusCode, header::COOKIE};
 
 use crate::{
     error::Error,
     key::{HashSecret, Key},
+    request::RequestHead,
 };
 
 use super::{
@@ -87,8 +88,8 @@ impl Cookie {
 }
 
 impl KeyExtractor for Cookie {
-    fn extract(&self, parts: &Parts) -> Extracted<Key> {
-        let raw = Extracted::single(raw_values(&parts.headers, &self.name));
+    fn extract(&self, head: &RequestHead<'_>) -> Extracted<Key> {
+        let raw = Extracted::single(raw_values(head.headers, &self.name));
         raw.and_then(|raw| {
             let decoded = param::decode(raw, Plus::Literal);
             let value = unquoted(&decoded);
@@ -117,12 +118,12 @@ impl KeyExtractor for Cookie {
     }
 
     /// `Cookie`. No scheme is registered for cookies.
-    fn challenge(&self, _: &Parts) -> Option<HeaderValue> {
+    fn challenge(&self, _: &RequestHead<'_>) -> Option<HeaderValue> {
         Some(HeaderValue::from_static("Cookie"))
     }
 
     /// 401; 400 for a plaintext cookie.
-    fn missing_status(&self, _: &Parts) -> StatusCode {
+    fn missing_status(&self, _: &RequestHead<'_>) -> StatusCode {
         if self.is_plaintext {
             StatusCode::BAD_REQUEST
         } else {

@@ -2,9 +2,9 @@
 
 use std::{any, fmt, marker::PhantomData};
 
-use http::{HeaderValue, StatusCode, request::Parts};
+use http::{HeaderValue, StatusCode};
 
-use crate::key::Key;
+use crate::{key::Key, request::RequestHead};
 
 use super::{extracted::Extracted, extractor::KeyExtractor};
 
@@ -50,8 +50,8 @@ where
     T: Send + Sync + 'static,
     R: Into<Extracted<Key>>,
 {
-    fn extract(&self, parts: &Parts) -> Extracted<Key> {
-        let extension = parts.extensions.get::<T>();
+    fn extract(&self, head: &RequestHead<'_>) -> Extracted<Key> {
+        let extension = head.extensions.get::<T>();
         extension.map_or(Extracted::Absent, |extension| (self.key)(extension).into())
     }
 
@@ -60,7 +60,7 @@ where
     }
 
     /// 500: the layer that sets the extension is missing, or is not outside of this one.
-    fn missing_status(&self, _: &Parts) -> StatusCode {
+    fn missing_status(&self, _: &RequestHead<'_>) -> StatusCode {
         StatusCode::INTERNAL_SERVER_ERROR
     }
 }
@@ -135,8 +135,8 @@ where
     T: Send + Sync + 'static,
     R: Into<Extracted<Key>>,
 {
-    fn extract(&self, parts: &Parts) -> Extracted<Key> {
-        self.claims.extract(parts)
+    fn extract(&self, head: &RequestHead<'_>) -> Extracted<Key> {
+        self.claims.extract(head)
     }
 
     fn label(&self) -> &str {
@@ -144,12 +144,12 @@ where
     }
 
     /// 401: no token was verified, or it lacks the claim.
-    fn missing_status(&self, _: &Parts) -> StatusCode {
+    fn missing_status(&self, _: &RequestHead<'_>) -> StatusCode {
         StatusCode::UNAUTHORIZED
     }
 
     /// `Bearer`, the usual scheme for tokens.
-    fn challenge(&self, _: &Parts) -> Option<HeaderValue> {
+    fn challenge(&self, _: &RequestHead<'_>) -> Option<HeaderValue> {
         Some(HeaderValue::from_static("Bearer"))
     }
 }

@@ -25,15 +25,14 @@
 /// # Examples
 ///
 /// ```
-/// use http::request::Parts;
-/// use tollgate::{Key, extract::{Extracted, KeyExtractor}};
+/// use tollgate::{Key, RequestHead, extract::{Extracted, KeyExtractor}};
 ///
 /// /// Finds the subdomain in `x-subdomain`, which a gateway sets.
 /// struct Subdomain;
 ///
 /// impl KeyExtractor for Subdomain {
-///     fn extract(&self, parts: &Parts) -> Extracted<Key> {
-///         let mut values = parts.headers.get_all("x-subdomain").iter();
+///     fn extract(&self, head: &RequestHead<'_>) -> Extracted<Key> {
+///         let mut values = head.headers.get_all("x-subdomain").iter();
 ///         match (values.next(), values.next()) {
 ///             (None, _) => Extracted::Absent,
 ///             (Some(value), None) => Extracted::Found(Key::new(value)),
@@ -42,8 +41,8 @@
 ///     }
 /// }
 ///
-/// let (parts, ()) = http::Request::get("/").header("x-subdomain", "acme").body(()).unwrap().into_parts();
-/// assert_eq!(Subdomain.extract(&parts), Extracted::Found(Key::new("acme")));
+/// let request = http::Request::get("/").header("x-subdomain", "acme").body(()).unwrap();
+/// assert_eq!(Subdomain.extract(&RequestHead::from(&request)), Extracted::Found(Key::new("acme")));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[expect(

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use http::{HeaderValue, StatusCode, request::Parts};
+use http::{HeaderValue, StatusCode};
 
-use crate::{diagnosis::Code, error::Error, key::Key};
+use crate::{diagnosis::Code, error::Error, key::Key, request::RequestHead};
 
 use super::{
     caller_id::CallerId,
@@ -14,26 +14,26 @@ use super::{
 
 /// Finds the key of a request in its head.
 ///
-/// Implemented for closures `Fn(&Parts) -> Option<Key>`, which may also return a [`Key`] or an [`Extracted`]. Write the
-/// argument's type, as in `|parts: &Parts| ..`. Dyn compatible.
+/// Implemented for closures `Fn(&RequestHead<'_>) -> Option<Key>`, which may also return a [`Key`] or an [`Extracted`]. Write the
+/// argument's type, as in `|head: &RequestHead| ..`. Dyn compatible.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a key extractor",
     label = "not a key extractor",
     note = "use one of `tollgate::extract`, such as `PeerIp` or `Header::new(\"x-tenant\")`",
-    note = "or a closure with the type of its argument: `|parts: &http::request::Parts| Some(Key::new(..))`"
+    note = "or a closure with the type of its argument: `|head: &tollgate::RequestHead| Some(Key::new(..))`"
 )]
 pub trait KeyExtractor: Send + Sync + 'static {
     /// Returns the key, or whether it is absent or ambiguous.
     ///
     /// The rule chooses how to handle an absent key; an ambiguous one is always rejected. See [`Extracted`].
-    fn extract(&self, parts: &Parts) -> Extracted<Key>;
+    fn extract(&self, head: &RequestHead<'_>) -> Extracted<Key>;
 
     /// Returns the key to use if [`extract`](Self::extract) finds none and the rule has no
     /// [`on_missing_key`](crate::rules::Rule::on_missing_key).
     ///
     /// Default: none, so the request is rejected. Extractors that wrap another one forward the call.
-    fn default_key(&self, parts: &Parts) -> Option<Key> {
-        let _ = parts;
+    fn default_key(&self, head: &RequestHead<'_>) -> Option<Key> {
+        let _ = head;
         None
     }
 
@@ -50,8 +50,8 @@ pub trait KeyExtractor: Send + Sync + 'static {
     ///
     /// Default: the [`label`](Self::label). Extractors that wrap another one forward the call; one that joins several
     /// returns the label of the one that found no key.
-    fn missing_label(&self, parts: &Parts) -> &str {
-        let _ = parts;
+    fn missing_label(&self, head: &RequestHead<'_>) -> &str {
+        let _ = head;
         self.label()
     }
 
@@ -61,8 +61,8 @@ pub trait KeyExtractor: Send + Sync + 'static {
     /// Default: 400, for a value that the client should have sent. Extractors that depend on the server's configuration
     /// return 500. One that joins several returns the status of the absent one; if several are absent, that of the one
     /// that the client can correct.
-    fn missing_status(&self, parts: &Parts) -> StatusCode {
-        let _ = parts;
+    fn missing_status(&self, head: &RequestHead<'_>) -> StatusCode {
+        let _ = head;
         StatusCode::BAD_REQUEST
     }
 
@@ -72,8 +72,8 @@ pub trait KeyExtractor: Send + Sync + 'static {
     /// Default: none. Implement it if [`missing_status`](Self::missing_status) is 401; other responses do not carry it. A
     /// challenge set by [`on_rejection`](crate::builder::RateLimitLayerBuilder::on_rejection) takes precedence.
     /// Extractors that wrap another one forward the call.
-    fn challenge(&self, parts: &Parts) -> Option<HeaderValue> {
-        let _ = parts;
+    fn challenge(&self, head: &RequestHead<'_>) -> Option<HeaderValue> {
+        let _ = head;
         None
     }
 
@@ -93,8 +93,8 @@ pub trait KeyExtractor: Send + Sync + 'static {
     ///
     /// Default: none. Called for the first 1,000 requests of each rule, and for the first one whose key is missing; each
     /// code is reported once.
-    fn diagnose(&self, parts: &Parts) -> Option<Code> {
-        let _ = parts;
+    fn diagnose(&self, head: &RequestHead<'_>) -> Option<Code> {
+        let _ = head;
         None
     }
 
@@ -188,11 +188,11 @@ pub trait KeyExtractor: Send + Sync + 'static {
 
 impl<F, R> KeyExtractor for F
 where
-    F: Fn(&Parts) -> R + Send + Sync + 'static,
+    F: Fn(&RequestHead<'_>) -> R + Send + Sync + 'static,
     R: Into<Extracted<Key>>,
 {
-    fn extract(&self, parts: &Parts) -> Extracted<Key> {
-        self(parts).into()
+    fn extract(&self, head: &RequestHead<'_>) -> Extracted<Key> {
+        self(head).into()
     }
 
     fn label(&self) -> &str {
@@ -207,24 +207,24 @@ macro_rules! forward_to {
             $wrapped.label()
         }
 
-        fn missing_label(&$this, parts: &Parts) -> &str {
-            $wrapped.missing_label(parts)
+        fn missing_label(&$this, head: &RequestHead<'_>) -> &str {
+            $wrapped.missing_label(head)
         }
 
-        fn missing_status(&$this, parts: &Parts) -> ::http::StatusCode {
-            $wrapped.missing_status(parts)
+        fn missing_status(&$this, head: &RequestHead<'_>) -> ::http::StatusCode {
+            $wrapped.missing_status(head)
         }
 
-        fn challenge(&$this, parts: &Parts) -> Option<::http::HeaderValue> {
-            $wrapped.challenge(parts)
+        fn challenge(&$this, head: &RequestHead<'_>) -> Option<::http::HeaderValue> {
+            $wrapped.challenge(head)
         }
 
         fn validate(&$this) -> Result<(), $crate::error::Error> {
             $wrapped.validate()
         }
 
-        fn diagnose(&$this, parts: &Parts) -> Option<$crate::diagnosis::Code> {
-            $wrapped.diagnose(parts)
+        fn diagnose(&$this, head: &RequestHead<'_>) -> Option<$crate::diagnosis::Code> {
+            $wrapped.diagnose(head)
         }
 
         fn is_per_caller(&$this) -> bool {
@@ -238,12 +238,12 @@ pub(super) use forward_to;
 macro_rules! implement_for_pointers {
     ($($pointer:ty)*) => {
         $(impl KeyExtractor for $pointer {
-            fn extract(&self, parts: &Parts) -> Extracted<Key> {
-                (**self).extract(parts)
+            fn extract(&self, head: &RequestHead<'_>) -> Extracted<Key> {
+                (**self).extract(head)
             }
 
-            fn default_key(&self, parts: &Parts) -> Option<Key> {
-                (**self).default_key(parts)
+            fn default_key(&self, head: &RequestHead<'_>) -> Option<Key> {
+                (**self).default_key(head)
             }
 
             fn keys_of(&self, caller: &CallerId<'_>) -> Vec<Key> {

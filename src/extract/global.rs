@@ -1,8 +1,6 @@
 //! One key for all requests.
 
-use http::request::Parts;
-
-use crate::key::Key;
+use crate::{key::Key, request::RequestHead};
 
 use super::{caller_id::CallerId, extracted::Extracted, extractor::KeyExtractor};
 
@@ -11,7 +9,7 @@ use super::{caller_id::CallerId, extracted::Extracted, extractor::KeyExtractor};
 pub struct Global;
 
 impl KeyExtractor for Global {
-    fn extract(&self, _: &Parts) -> Extracted<Key> {
+    fn extract(&self, _: &RequestHead<'_>) -> Extracted<Key> {
         Extracted::Found(Key::GLOBAL)
     }
 

@@ -1,10 +1,11 @@
 //! Keys from a header.
 
-use http::{HeaderMap, HeaderName, request::Parts};
+use http::{HeaderMap, HeaderName};
 
 use crate::{
     error::{Error, ErrorKind},
     key::Key,
+    request::RequestHead,
 };
 
 use super::{caller_id::CallerId, extracted::Extracted, extractor::KeyExtractor};
@@ -35,18 +36,17 @@ impl Header {
     /// # Examples
     ///
     /// ```
-    /// use http::request::Parts;
-    /// use tollgate::{Key, extract::Header};
+    /// use tollgate::{Key, RequestHead, extract::Header};
     ///
     /// let tenant = Header::new("x-tenant");
-    /// let by_tenant = move |parts: &Parts| {
-    ///     let name = tenant.value(parts).map(<[u8]>::to_ascii_lowercase);
+    /// let by_tenant = move |head: &RequestHead| {
+    ///     let name = tenant.value(head).map(<[u8]>::to_ascii_lowercase);
     ///     name.map(Key::new) // absent or ambiguous stays so
     /// };
     /// ```
-    pub fn value<'a>(&self, parts: &'a Parts) -> Extracted<&'a [u8]> {
+    pub fn value<'a>(&self, head: &RequestHead<'a>) -> Extracted<&'a [u8]> {
         match &self.name {
-            Ok(name) => single(&parts.headers, name),
+            Ok(name) => single(head.headers, name),
             Err(_) => Extracted::Absent,
         }
     }
@@ -59,8 +59,8 @@ impl From<HeaderName> for Header {
 }
 
 impl KeyExtractor for Header {
-    fn extract(&self, parts: &Parts) -> Extracted<Key> {
-        self.value(parts).map(Key::new)
+    fn extract(&self, head: &RequestHead<'_>) -> Extracted<Key> {
+        self.value(head).map(Key::new)
     }
 
     fn keys_of(&self, caller: &CallerId<'_>) -> Vec<Key> {

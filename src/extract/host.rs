@@ -10,11 +10,10 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use http::{
     header::HOST,
-    request::Parts,
     uri::{Authority, Scheme},
 };
 
-use crate::key::Key;
+use crate::{key::Key, request::RequestHead};
 
 use super::{caller_id::CallerId, extracted::Extracted, extractor::KeyExtractor};
 
@@ -43,28 +42,26 @@ use super::{caller_id::CallerId, extracted::Extracted, extractor::KeyExtractor};
 /// let known = ["example.com", "api.example.com"].map(Key::new);
 /// let by_host = HostHeader.map(move |host| if known.contains(&host) { host } else { Key::UNIDENTIFIED });
 /// # let request = http::Request::get("http://API.example.com:80/").body(()).unwrap();
-/// # assert_eq!(by_host.extract(&request.into_parts().0), Extracted::Found(Key::new("api.example.com")));
+/// # assert_eq!(by_host.extract(&tollgate::RequestHead::from(&request)), Extracted::Found(Key::new("api.example.com")));
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HostHeader;
 
 impl KeyExtractor for HostHeader {
-    fn extract(&self, parts: &Parts) -> Extracted<Key> {
-        let lines = parts.headers.get_all(HOST).iter();
+    fn extract(&self, head: &RequestHead<'_>) -> Extracted<Key> {
+        let lines = head.headers.get_all(HOST).iter();
         let header = Extracted::single(lines.map(|line| line.as_bytes().trim_ascii()));
-        let Some(authority) = parts.uri.authority() else {
+        let Some(authority) = head.uri.authority() else {
             return header
                 .filter(|header| !header.is_empty())
-                .and_then(|header| HostPort::parse(header, parts.uri.scheme()))
+                .and_then(|header| HostPort::parse(header, head.uri.scheme()))
                 .map(|header| header.host);
         };
         let authority = without_user(authority).as_bytes();
-        let authority = HostPort::parse(authority, parts.uri.scheme());
+        let authority = HostPort::parse(authority, head.uri.scheme());
         match header {
             Extracted::Absent => authority.map(|authority| authority.host),
-            Extracted::Found(header)
-                if HostPort::parse(header, parts.uri.scheme()) == authority =>
-            {
+            Extracted::Found(header) if HostPort::parse(header, head.uri.scheme()) == authority => {
                 authority.map(|authority| authority.host)
             }
             Extracted::Ambiguous | Extracted::Found(_) => Extracted::Ambiguous,

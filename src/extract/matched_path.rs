@@ -10,8 +10,9 @@
 
 use std::borrow::Cow;
 
+use crate::request::RequestHead;
+
 use axum::extract::{MatchedPath, NestedPath, OriginalUri};
-use http::request::Parts;
 
 use super::{
     extracted::Extracted,
@@ -19,23 +20,23 @@ use super::{
 };
 
 /// Returns the decoded value of a parameter. It is ambiguous if the route has two of the name.
-pub(super) fn parameter<'a>(parts: &'a Parts, name: &str) -> Extracted<Cow<'a, [u8]>> {
-    let Some(route) = parts.extensions.get::<MatchedPath>() else {
+pub(super) fn parameter<'a>(head: &'a RequestHead<'a>, name: &str) -> Extracted<Cow<'a, [u8]>> {
+    let Some(route) = head.extensions.get::<MatchedPath>() else {
         return Extracted::Absent;
     };
     // A nested router sees its own part of the path; only the original path has the prefix.
-    let prefix = parts
+    let prefix = head
         .extensions
         .get::<NestedPath>()
         .map_or("", |nested| nested.as_str().trim_end_matches('/'));
     let Some(rest) = route.as_str().strip_prefix(prefix) else {
         return Extracted::Absent;
     };
-    let original = parts.extensions.get::<OriginalUri>();
+    let original = head.extensions.get::<OriginalUri>();
     // A path that does not fit was rewritten on its way, so it has no parameters of this route.
     let find = |route, path| find(route, path, name).unwrap_or(Extracted::Absent);
     let in_prefix = original.map_or(Extracted::Absent, |uri| find(prefix, uri.path()));
-    let raw = match (in_prefix, find(rest, parts.uri.path())) {
+    let raw = match (in_prefix, find(rest, head.uri.path())) {
         (value, Extracted::Absent) | (Extracted::Absent, value) => value,
         (Extracted::Ambiguous | Extracted::Found(_), _) => Extracted::Ambiguous,
     };

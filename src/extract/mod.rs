@@ -6,8 +6,7 @@
 //! # Examples
 //!
 //! ```
-//! use http::request::Parts;
-//! use tollgate::{Key, extract::{ApiKey, Extracted, Header, KeyExtractor, PeerIp, Route}};
+//! use tollgate::{Key, RequestHead, extract::{ApiKey, Extracted, Header, KeyExtractor, PeerIp, Route}};
 //!
 //! // Extractors of this module, alone or combined.
 //! let by_address = PeerIp;
@@ -15,14 +14,14 @@
 //! let by_tenant_and_route = Header::new("x-tenant").and(Route);
 //!
 //! // A closure.
-//! let by_host = |parts: &Parts| parts.uri.host().map(Key::from);
+//! let by_host = |head: &RequestHead| head.uri.host().map(Key::from);
 //!
 //! // A type of your own.
 //! #[derive(Debug)]
 //! struct Tenant;
 //! impl KeyExtractor for Tenant {
-//!     fn extract(&self, parts: &Parts) -> Extracted<Key> {
-//!         parts.uri.path().split('/').nth(1).filter(|tenant| !tenant.is_empty()).map(Key::new).into()
+//!     fn extract(&self, head: &RequestHead<'_>) -> Extracted<Key> {
+//!         head.uri.path().split('/').nth(1).filter(|tenant| !tenant.is_empty()).map(Key::new).into()
 //!     }
 //! }
 //! ```
@@ -172,7 +171,6 @@ pub(crate) use self::header::parse_header_name;
 pub use self::host::HostHeader;
 pub(crate) use self::host::{Host, without_user};
 pub use self::network::{Network, Networks};
-pub(crate) use self::param::hex_byte;
 pub use self::path_param::PathParam;
 pub use self::peer::PeerIp;
 pub use self::query::QueryParam;

@@ -8,7 +8,10 @@
 
 use std::borrow::Cow;
 
-use crate::error::{Error, ErrorKind};
+use crate::{
+    error::{Error, ErrorKind},
+    request::hex_byte,
+};
 
 /// The name of a cookie or parameter, with a label that contains it, such as `query:tenant`.
 #[derive(Clone, Debug)]
@@ -90,10 +93,4 @@ fn decoded_bytes(text: &[u8], plus: Plus) -> impl Iterator<Item = u8> {
             _ => Some(*first),
         }
     })
-}
-
-/// Returns the byte of two hexadecimal digits.
-pub(crate) fn hex_byte(high: u8, low: u8) -> Option<u8> {
-    let digit = |byte: u8| char::from(byte).to_digit(16);
-    u8::try_from(16 * digit(high)? + digit(low)?).ok()
 }

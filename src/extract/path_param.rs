@@ -7,9 +7,9 @@
 //! saw last, and one in the prefix of a nested router in `OriginalUri`. A property test compares the result with what handlers
 //! get.
 
-use http::{StatusCode, request::Parts};
+use http::StatusCode;
 
-use crate::{error::Error, key::Key};
+use crate::{error::Error, key::Key, request::RequestHead};
 
 #[cfg(feature = "axum")]
 use super::matched_path;
@@ -42,12 +42,12 @@ impl PathParam {
 
 impl KeyExtractor for PathParam {
     #[cfg(feature = "axum")]
-    fn extract(&self, parts: &Parts) -> Extracted<Key> {
-        matched_path::parameter(parts, self.name.as_str()).map(Key::new)
+    fn extract(&self, head: &RequestHead<'_>) -> Extracted<Key> {
+        matched_path::parameter(head, self.name.as_str()).map(Key::new)
     }
 
     #[cfg(not(feature = "axum"))]
-    fn extract(&self, _: &Parts) -> Extracted<Key> {
+    fn extract(&self, _: &RequestHead<'_>) -> Extracted<Key> {
         Extracted::Absent
     }
 
@@ -68,7 +68,7 @@ impl KeyExtractor for PathParam {
     }
 
     /// 404: no route with this parameter matched.
-    fn missing_status(&self, _: &Parts) -> StatusCode {
+    fn missing_status(&self, _: &RequestHead<'_>) -> StatusCode {
         StatusCode::NOT_FOUND
     }
 }

@@ -4,13 +4,14 @@ use std::net::{IpAddr, SocketAddr};
 
 #[cfg(feature = "axum")]
 use axum::extract::{ConnectInfo, connect_info::MockConnectInfo};
-use http::{StatusCode, request::Parts};
+use http::StatusCode;
 use ipnet::IpNet;
 
 use crate::{
     diagnosis::Code,
     error::{Error, ErrorKind},
     key::{Key, address},
+    request::RequestHead,
 };
 
 use super::{address_header, caller_id::CallerId, extracted::Extracted, extractor::KeyExtractor};
@@ -34,27 +35,26 @@ impl PeerIp {
     /// Returns the peer's address. `None` when the server does not provide it.
     #[must_use]
     #[inline]
-    pub fn address(&self, parts: &Parts) -> Option<IpAddr> {
+    pub fn address(&self, head: &RequestHead<'_>) -> Option<IpAddr> {
         #[cfg(feature = "axum")]
-        if let Some(ConnectInfo(address)) = parts.extensions.get::<ConnectInfo<SocketAddr>>() {
+        if let Some(ConnectInfo(address)) = head.extensions.get::<ConnectInfo<SocketAddr>>() {
             return Some(address.ip());
         }
         #[cfg(feature = "axum")]
-        if let Some(MockConnectInfo(address)) =
-            parts.extensions.get::<MockConnectInfo<SocketAddr>>()
+        if let Some(MockConnectInfo(address)) = head.extensions.get::<MockConnectInfo<SocketAddr>>()
         {
             return Some(address.ip());
         }
-        if let Some(address) = parts.extensions.get::<SocketAddr>() {
+        if let Some(address) = head.extensions.get::<SocketAddr>() {
             return Some(address.ip());
         }
-        parts.extensions.get::<IpAddr>().copied()
+        head.extensions.get::<IpAddr>().copied()
     }
 }
 
 impl KeyExtractor for PeerIp {
-    fn extract(&self, parts: &Parts) -> Extracted<Key> {
-        let address = self.address(parts);
+    fn extract(&self, head: &RequestHead<'_>) -> Extracted<Key> {
+        let address = self.address(head);
         address.map(Key::from).into()
     }
 
@@ -67,15 +67,15 @@ impl KeyExtractor for PeerIp {
     }
 
     /// 500: the server does not provide addresses.
-    fn missing_status(&self, _: &Parts) -> StatusCode {
+    fn missing_status(&self, _: &RequestHead<'_>) -> StatusCode {
         StatusCode::INTERNAL_SERVER_ERROR
     }
 
-    fn diagnose(&self, parts: &Parts) -> Option<Code> {
-        if self.address(parts).is_none() {
+    fn diagnose(&self, head: &RequestHead<'_>) -> Option<Code> {
+        if self.address(head).is_none() {
             return Some(Code::NoPeerAddress);
         }
-        address_header::is_in(&parts.headers).then_some(Code::ForwardedIgnored)
+        address_header::is_in(head.headers).then_some(Code::ForwardedIgnored)
     }
 }
 

@@ -2,9 +2,9 @@
 
 use std::borrow::Cow;
 
-use http::{Uri, request::Parts};
+use http::Uri;
 
-use crate::{error::Error, key::Key};
+use crate::{error::Error, key::Key, request::RequestHead};
 
 use super::{
     caller_id::CallerId,
@@ -26,10 +26,10 @@ use super::{
 /// # Examples
 ///
 /// ```
-/// use tollgate::{Key, extract::{Extracted, KeyExtractor, QueryParam}};
+/// use tollgate::{Key, RequestHead, extract::{Extracted, KeyExtractor, QueryParam}};
 ///
 /// let request = http::Request::get("/orders?tenant=ac%6De&page=3").body(()).unwrap();
-/// let key = QueryParam::new("tenant").extract(&request.into_parts().0);
+/// let key = QueryParam::new("tenant").extract(&RequestHead::from(&request));
 /// assert_eq!(key, Extracted::Found(Key::new("acme")));
 /// ```
 #[derive(Clone, Debug)]
@@ -48,8 +48,8 @@ impl QueryParam {
 }
 
 impl KeyExtractor for QueryParam {
-    fn extract(&self, parts: &Parts) -> Extracted<Key> {
-        single(&parts.uri, &self.name).map(Key::new)
+    fn extract(&self, head: &RequestHead<'_>) -> Extracted<Key> {
+        single(head.uri, &self.name).map(Key::new)
     }
 
     fn keys_of(&self, caller: &CallerId<'_>) -> Vec<Key> {

@@ -7,9 +7,9 @@
 //! method does not let them open counts either, and breaks nothing. The key is still absent, so a rule that chooses to skip,
 //! share or reject is respected.
 
-use http::{Method, StatusCode, request::Parts};
+use http::{Method, StatusCode};
 
-use crate::{diagnosis::Code, key::Key};
+use crate::{diagnosis::Code, key::Key, request::RequestHead};
 
 use super::{caller_id::CallerId, extracted::Extracted, extractor::KeyExtractor};
 
@@ -44,15 +44,15 @@ impl Route {
 
 impl KeyExtractor for Route {
     #[cfg(feature = "axum")]
-    fn extract(&self, parts: &Parts) -> Extracted<Key> {
-        let route = parts.extensions.get::<axum::extract::MatchedPath>();
+    fn extract(&self, head: &RequestHead<'_>) -> Extracted<Key> {
+        let route = head.extensions.get::<axum::extract::MatchedPath>();
         route
-            .map(|route| Key::new(method_name(&parts.method)).and(&Key::new(route.as_str())))
+            .map(|route| Key::new(method_name(head.method)).and(&Key::new(route.as_str())))
             .into()
     }
 
     #[cfg(not(feature = "axum"))]
-    fn extract(&self, _: &Parts) -> Extracted<Key> {
+    fn extract(&self, _: &RequestHead<'_>) -> Extracted<Key> {
         Extracted::Absent
     }
 
@@ -63,8 +63,8 @@ impl KeyExtractor for Route {
     }
 
     /// One key per method for all requests without a route.
-    fn default_key(&self, parts: &Parts) -> Option<Key> {
-        Some(unmatched_key(parts))
+    fn default_key(&self, head: &RequestHead<'_>) -> Option<Key> {
+        Some(unmatched_key(head))
     }
 
     fn label(&self) -> &str {
@@ -76,27 +76,27 @@ impl KeyExtractor for Route {
     }
 
     /// 404: no route matched.
-    fn missing_status(&self, _: &Parts) -> StatusCode {
+    fn missing_status(&self, _: &RequestHead<'_>) -> StatusCode {
         StatusCode::NOT_FOUND
     }
 
     /// [`Code::NoRoute`] for a request that no router has handled yet.
-    fn diagnose(&self, parts: &Parts) -> Option<Code> {
+    fn diagnose(&self, head: &RequestHead<'_>) -> Option<Code> {
         #[cfg(feature = "axum")]
-        let is_routed = parts
+        let is_routed = head
             .extensions
             .get::<axum::extract::OriginalUri>()
             .is_some();
         #[cfg(not(feature = "axum"))]
         let is_routed = false;
-        let has_route = self.extract(parts) != Extracted::Absent;
+        let has_route = self.extract(head) != Extracted::Absent;
         (!has_route && !is_routed).then_some(Code::NoRoute)
     }
 }
 
 /// Returns the key of a method's requests without a route. No route has this key.
-fn unmatched_key(parts: &Parts) -> Key {
-    Key::new(method_name(&parts.method)).and(&Key::UNIDENTIFIED)
+fn unmatched_key(head: &RequestHead<'_>) -> Key {
+    Key::new(method_name(head.method)).and(&Key::UNIDENTIFIED)
 }
 
 // === RouteOrUnmatched ===
@@ -106,8 +106,8 @@ fn unmatched_key(parts: &Parts) -> Key {
 pub struct RouteOrUnmatched;
 
 impl KeyExtractor for RouteOrUnmatched {
-    fn extract(&self, parts: &Parts) -> Extracted<Key> {
-        Route.extract(parts).or_else(|| unmatched_key(parts).into())
+    fn extract(&self, head: &RequestHead<'_>) -> Extracted<Key> {
+        Route.extract(head).or_else(|| unmatched_key(head).into())
     }
 
     fn keys_of(&self, caller: &CallerId<'_>) -> Vec<Key> {

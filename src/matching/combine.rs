@@ -2,14 +2,9 @@
 //!
 //! They follow Kleene's three-valued logic: a possible match stays possible unless the other matcher decides.
 
-use http::request::Parts;
+use crate::{diagnosis::Code, error::Error, request::RequestHead};
 
-use crate::{diagnosis::Code, error::Error};
-
-use super::{
-    matcher::{Match, Matcher},
-    request_head::RequestHead,
-};
+use super::matcher::{Match, Matcher};
 
 /// The requests that both matchers match: see [`Matcher::and`].
 #[derive(Clone, Copy, Debug)]
@@ -37,9 +32,9 @@ impl<A: Matcher, B: Matcher> Matcher for And<A, B> {
         self.second.validate()
     }
 
-    fn diagnose(&self, parts: &Parts) -> Option<Code> {
-        let first = self.first.diagnose(parts);
-        first.or_else(|| self.second.diagnose(parts))
+    fn diagnose(&self, head: &RequestHead<'_>) -> Option<Code> {
+        let first = self.first.diagnose(head);
+        first.or_else(|| self.second.diagnose(head))
     }
 }
 
@@ -71,9 +66,9 @@ impl<A: Matcher, B: Matcher> Matcher for Or<A, B> {
         self.second.validate()
     }
 
-    fn diagnose(&self, parts: &Parts) -> Option<Code> {
-        let first = self.first.diagnose(parts);
-        first.or_else(|| self.second.diagnose(parts))
+    fn diagnose(&self, head: &RequestHead<'_>) -> Option<Code> {
+        let first = self.first.diagnose(head);
+        first.or_else(|| self.second.diagnose(head))
     }
 }
 
@@ -104,7 +99,7 @@ impl<M: Matcher> Matcher for Not<M> {
         self.matcher.validate()
     }
 
-    fn diagnose(&self, parts: &Parts) -> Option<Code> {
-        self.matcher.diagnose(parts)
+    fn diagnose(&self, head: &RequestHead<'_>) -> Option<Code> {
+        self.matcher.diagnose(head)
     }
 }

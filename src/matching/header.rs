@@ -2,12 +2,9 @@
 
 use http::{HeaderName, HeaderValue};
 
-use crate::{error::Error, extract};
+use crate::{error::Error, extract, request::RequestHead};
 
-use super::{
-    matcher::{Match, Matcher},
-    request_head::RequestHead,
-};
+use super::matcher::{Match, Matcher};
 
 /// Requests with this header.
 ///

@@ -5,12 +5,10 @@ use http::header::HOST;
 use crate::{
     error::{Error, ErrorKind},
     extract::{Host, without_user},
+    request::RequestHead,
 };
 
-use super::{
-    matcher::{Match, Matcher},
-    request_head::RequestHead,
-};
+use super::matcher::{Match, Matcher};
 
 /// Requests for a host: `api.example.com`, or `*.example.com` for all its subdomains.
 ///

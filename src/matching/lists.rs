@@ -6,7 +6,6 @@ use std::{
     net::{IpAddr, Ipv4Addr},
 };
 
-use http::request::Parts;
 use ipnet::IpNet;
 
 use crate::{
@@ -14,12 +13,10 @@ use crate::{
     error::Error,
     extract::{AddressSource, Extracted, KeyExtractor, Network, Networks},
     key::{Key, address},
+    request::RequestHead,
 };
 
-use super::{
-    matcher::{Match, Matcher},
-    request_head::RequestHead,
-};
+use super::matcher::{Match, Matcher};
 
 /// A list of networks; matches requests from their addresses.
 ///
@@ -69,8 +66,8 @@ impl<A: AddressSource> Matcher for AddressList<A> {
         self.source.validate()
     }
 
-    fn diagnose(&self, parts: &Parts) -> Option<Code> {
-        self.source.diagnose(parts)
+    fn diagnose(&self, head: &RequestHead<'_>) -> Option<Code> {
+        self.source.diagnose(head)
     }
 }
 
@@ -119,8 +116,8 @@ impl<E: KeyExtractor> Matcher for KeyList<E> {
         self.extractor.validate()
     }
 
-    fn diagnose(&self, parts: &Parts) -> Option<Code> {
-        self.extractor.diagnose(parts)
+    fn diagnose(&self, head: &RequestHead<'_>) -> Option<Code> {
+        self.extractor.diagnose(head)
     }
 }
 

@@ -19,24 +19,19 @@
 
 use std::sync::Arc;
 
-use http::request::Parts;
+use crate::{diagnosis::Code, error::Error, request::RequestHead};
 
-use crate::{diagnosis::Code, error::Error};
-
-use super::{
-    combine::{And, Not, Or},
-    request_head::RequestHead,
-};
+use super::combine::{And, Not, Or};
 
 /// Selects requests by their head.
 ///
-/// Implemented for closures `Fn(&Parts) -> bool`; write the argument's type, as in `|parts: &Parts| ..`. Dyn compatible.
+/// Implemented for closures `Fn(&RequestHead<'_>) -> bool`; write the argument's type, as in `|head: &RequestHead| ..`. Dyn compatible.
 /// A matcher runs for each request, so it should neither allocate nor block.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not select requests",
     label = "not a matcher",
     note = "use one of `tollgate::matching`, such as `PathPattern::new(\"/health\")` or `AddressList::new(PeerIp, [..])`",
-    note = "or a closure with the type of its argument: `|parts: &http::request::Parts| true`"
+    note = "or a closure with the type of its argument: `|head: &tollgate::RequestHead| true`"
 )]
 pub trait Matcher: Send + Sync + 'static {
     /// Compares a request with this matcher.
@@ -55,8 +50,8 @@ pub trait Matcher: Send + Sync + 'static {
     /// reported once.
     ///
     /// Default: none. Matchers that wrap another one forward the call.
-    fn diagnose(&self, parts: &Parts) -> Option<Code> {
-        let _ = parts;
+    fn diagnose(&self, head: &RequestHead<'_>) -> Option<Code> {
+        let _ = head;
         None
     }
 
@@ -119,7 +114,7 @@ impl From<bool> for Match {
 
 impl<F> Matcher for F
 where
-    F: Fn(&Parts) -> bool + Send + Sync + 'static,
+    F: Fn(&RequestHead<'_>) -> bool + Send + Sync + 'static,
 {
     fn matches(&self, head: &RequestHead<'_>) -> Match {
         self(head).into()
@@ -136,7 +131,7 @@ impl Matcher for Arc<dyn Matcher> {
         (**self).validate()
     }
 
-    fn diagnose(&self, parts: &Parts) -> Option<Code> {
-        (**self).diagnose(parts)
+    fn diagnose(&self, head: &RequestHead<'_>) -> Option<Code> {
+        (**self).diagnose(head)
     }
 }

@@ -5,12 +5,12 @@ use http::{
     header::{ACCESS_CONTROL_REQUEST_METHOD, ORIGIN},
 };
 
-use crate::error::{Error, ErrorKind};
-
-use super::{
-    matcher::{Match, Matcher},
-    request_head::RequestHead,
+use crate::{
+    error::{Error, ErrorKind},
+    request::RequestHead,
 };
+
+use super::matcher::{Match, Matcher};
 
 /// Requests with one of these methods.
 ///
@@ -41,11 +41,11 @@ impl Methods {
 
 impl Matcher for Methods {
     fn matches(&self, head: &RequestHead<'_>) -> Match {
-        if self.methods.contains(&head.method) {
+        if self.methods.contains(head.method) {
             return Match::Exact;
         }
-        let is_possible = self.contains_in_any_case(&head.method)
-            || is_in_any_case(&head.method, &Method::HEAD)
+        let is_possible = self.contains_in_any_case(head.method)
+            || is_in_any_case(head.method, &Method::HEAD)
                 && self.contains_in_any_case(&Method::GET);
         if is_possible {
             Match::Ambiguous
@@ -79,7 +79,7 @@ pub struct Preflight;
 impl Matcher for Preflight {
     fn matches(&self, head: &RequestHead<'_>) -> Match {
         let has = |name| head.headers.contains_key(name);
-        let is_preflight = is_in_any_case(&head.method, &Method::OPTIONS)
+        let is_preflight = is_in_any_case(head.method, &Method::OPTIONS)
             && has(&ORIGIN)
             && has(&ACCESS_CONTROL_REQUEST_METHOD);
         match is_preflight {

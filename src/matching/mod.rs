@@ -1,7 +1,7 @@
 //! Matchers: which requests a rule counts, which ones are not limited, and which ones are forbidden.
 //!
 //! A [`Matcher`] compares the [head of a request](RequestHead). Use one from this module, a combination of them, or a
-//! closure `Fn(&Parts) -> bool`.
+//! closure `Fn(&RequestHead<'_>) -> bool`.
 //!
 //! | where | effect on matching requests |
 //! |---|---|
@@ -28,9 +28,9 @@
 //! # Examples
 //!
 //! ```
-//! use http::{Method, request::Parts};
+//! use http::Method;
 //! use tollgate::{
-//!     Policy, Quota, RateLimitLayer,
+//!     Policy, Quota, RateLimitLayer, RequestHead,
 //!     extract::{ApiKey, ClientIp, PeerIp},
 //!     matching::{AddressList, HasHeader, KeyList, Matcher, Methods, PathPattern, Preflight},
 //! };
@@ -54,7 +54,7 @@
 //!         Policy::new("api", Quota::per_minute(300))
 //!             .key(PeerIp)
 //!             .when(PathPattern::prefix("/api"))
-//!             .unless(|parts: &Parts| parts.uri.query() == Some("cached"))
+//!             .unless(|head: &RequestHead| head.uri.query() == Some("cached"))
 //!             .cost_when(PathPattern::new("/api/reports/{id}"), 20)
 //!             .cost_when(writes, 5),
 //!     )
@@ -69,9 +69,6 @@ mod lists;
 mod matcher;
 mod method;
 mod path;
-mod readings;
-mod request_head;
-mod spelling;
 
 pub use self::combine::{And, Not, Or};
 pub use self::header::HasHeader;
@@ -80,4 +77,3 @@ pub use self::lists::{AddressList, KeyList};
 pub use self::matcher::{Match, Matcher};
 pub use self::method::{Methods, Preflight};
 pub use self::path::PathPattern;
-pub use self::request_head::RequestHead;

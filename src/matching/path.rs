@@ -2,18 +2,15 @@
 
 #[cfg(feature = "axum")]
 use axum::extract::{NestedPath, OriginalUri};
-#[cfg(feature = "axum")]
-use http::request::Parts;
 
+use super::matcher::{Match, Matcher};
 #[cfg(feature = "axum")]
 use crate::diagnosis::Code;
-use crate::error::{Error, ErrorKind};
-
-use super::{
-    matcher::{Match, Matcher},
-    readings::{self, Readings},
-    request_head::RequestHead,
-    spelling::{self, MOST_SEGMENTS, Spelling},
+use crate::{
+    error::{Error, ErrorKind},
+    request::{
+        MOST_SEGMENTS, Readings, RequestHead, Spelling, decode_once, is_dropped_at_end, may_equal,
+    },
 };
 
 /// Requests whose path fits a pattern.
@@ -122,12 +119,12 @@ impl Matcher for PathPattern {
 
     /// [`Code::NestedPath`] for a request that only misses the pattern because the prefix of a nested router is removed.
     #[cfg(feature = "axum")]
-    fn diagnose(&self, parts: &Parts) -> Option<Code> {
+    fn diagnose(&self, head: &RequestHead<'_>) -> Option<Code> {
         let pattern = self.pattern.as_ref().ok()?;
-        let prefix = parts.extensions.get::<NestedPath>()?.as_str();
-        let OriginalUri(original) = parts.extensions.get()?;
+        let prefix = head.extensions.get::<NestedPath>()?.as_str();
+        let OriginalUri(original) = head.extensions.get()?;
         let with_prefix = pattern.matches_path(original.path().as_bytes());
-        let without_prefix = pattern.matches_path(parts.uri.path().as_bytes());
+        let without_prefix = pattern.matches_path(head.uri.path().as_bytes());
         let is_missed = with_prefix != Match::Miss && without_prefix == Match::Miss;
         (is_missed && pattern.starts_with(prefix)).then_some(Code::NestedPath)
     }
@@ -243,9 +240,7 @@ impl Pattern {
                 (_, None) => return Match::Miss,
                 (SegmentPattern::Any, Some(_)) => {}
                 (SegmentPattern::Literal(text), Some(found)) if **text == *found => {}
-                (SegmentPattern::Literal(text), Some(found))
-                    if readings::may_equal(found, text) =>
-                {
+                (SegmentPattern::Literal(text), Some(found)) if may_equal(found, text) => {
                     is_exact = false;
                 }
                 (SegmentPattern::Literal(_), Some(_)) => return Match::Miss,
@@ -269,7 +264,7 @@ impl Pattern {
     fn matches_readings(&self, path: &Readings) -> Match {
         let fits = |number: usize, name: &[u8]| match &self.segments[number] {
             SegmentPattern::Any => true,
-            SegmentPattern::Literal(text) => readings::may_equal(name, text),
+            SegmentPattern::Literal(text) => may_equal(name, text),
         };
         let fits_all = |number: usize| matches!(self.segments[number], SegmentPattern::Any);
         let size = (self.segments.len(), self.lengths());
@@ -321,7 +316,7 @@ fn parse_segment(text: &str) -> Result<Option<SegmentPattern>, &'static str> {
     }
     let mut literal = Vec::new();
     let mut rest = text.as_bytes();
-    while let Some((byte, length)) = spelling::decode_once(rest) {
+    while let Some((byte, length)) = decode_once(rest) {
         literal.push(byte);
         rest = &rest[length..];
     }
@@ -334,7 +329,7 @@ fn parse_segment(text: &str) -> Result<Option<SegmentPattern>, &'static str> {
             "a segment cannot contain an escaped slash, \\, ;, %, ?, # or a control character",
         );
     }
-    if literal.iter().copied().all(readings::is_dropped_at_end) {
+    if literal.iter().copied().all(is_dropped_at_end) {
         return Err("a segment cannot contain only dots and spaces");
     }
     Ok(Some(SegmentPattern::Literal(literal.into())))

@@ -28,7 +28,7 @@ use std::{
 #[cfg(feature = "reload")]
 use std::sync::atomic::Ordering;
 
-use http::{Extensions, Request, Response, request::Parts};
+use http::{Extensions, Request, Response};
 
 use crate::{
     charge::{Charge, Charges, OwnedCharge},
@@ -37,8 +37,8 @@ use crate::{
     error::{Error, ErrorKind},
     headers::{HeaderWriter, PendingHeaders, PolicyTerms},
     limiter::RateLimiter,
-    matching::RequestHead,
     rejection::{MakeRejection, Rejection},
+    request::RequestHead,
     rules::{ModeSwitch, RequestFilter, Rule, RuleMode},
     store::StoreFuture,
 };
@@ -123,56 +123,16 @@ impl Admission {
         }
     }
 
-    /// Begins with a request, and decides on it if nothing must be waited for.
-    #[inline]
-    pub(super) fn begin(self: &Arc<Self>, parts: &mut Parts) -> Next {
-        let mode = self.mode.get().mode();
-        if mode == RuleMode::Off {
-            return Ok(self.pass(&mut parts.extensions));
-        }
-        let mut charges = Charges::new();
-        let mut rejection = None;
-        let head = RequestHead::new(parts);
-        let is_limited = self.filter.limits(&head, &self.warnings);
-        if matches!(is_limited, Ok(true)) && !self.needs_lookups {
-            for rule in &*self.rules {
-                if let Err(fault) = rule.charge(mode, &head, &mut charges) {
-                    rejection.get_or_insert(fault);
-                }
-            }
-        }
-        drop(head);
-        match is_limited {
-            Ok(true) => {}
-            Err(rejection) if mode == RuleMode::Enforce => return Err(rejection.into()),
-            Ok(false) | Err(_) => return Ok(self.pass(&mut parts.extensions)),
-        }
-        if self.needs_lookups {
-            return self.resolve(Resolution::new(&self.rules, mode), parts);
-        }
-        if charges.is_empty() {
-            return match rejection {
-                Some(rejection) => Err(rejection.into()),
-                None => Ok(self.pass(&mut parts.extensions)),
-            };
-        }
-        let mut kept = KeptCharges::of(&charges, self.keeps_charges);
-        kept.resolution = rejection.map(Resolution::rejecting);
-        let decision = waits::check(&self.limiter, &charges, &parts.extensions);
-        drop(charges);
-        self.decided_or_pending(decision, kept, parts)
-    }
-
     /// Goes on with the decision if there is one already.
     #[inline]
-    pub(super) fn decided_or_pending(
+    pub(super) fn decided_or_pending<A>(
         self: &Arc<Self>,
         mut decision: StoreFuture<Decision>,
         kept: KeptCharges,
-        parts: &mut Parts,
+        request: &mut Request<A>,
     ) -> Next {
         match decision.take_ready() {
-            Some(decided) => self.conclude(decided, kept, parts),
+            Some(decided) => self.conclude(decided, kept, request),
             None => Ok(Step::Pending(Pending::Decision {
                 decision: AwaitedDecision::new(decision),
                 kept,
@@ -182,27 +142,27 @@ impl Admission {
 
     /// Takes the step after a decision.
     #[inline]
-    fn conclude(
+    fn conclude<A>(
         self: &Arc<Self>,
         decided: Result<Decision, Error>,
         mut kept: KeptCharges,
-        parts: &mut Parts,
+        request: &mut Request<A>,
     ) -> Next {
         if let Some(resolution) = kept.resolution.take() {
-            return self.follow_up(decided, kept, resolution, parts);
+            return self.follow_up(decided, kept, resolution, request);
         }
         let decision = match decided {
             Ok(decision) if decision.is_allowed() => decision,
-            Ok(decision) => return Err(self.not_admitted(decision, kept, parts)),
+            Ok(decision) => return Err(self.not_admitted(decision, kept, request.extensions())),
             Err(error) if kept.denies_nothing => {
                 self.note_uncounted(error);
-                return Ok(self.pass(&mut parts.extensions));
+                return Ok(self.pass(request.extensions_mut()));
             }
             Err(error) => return Err(self.undecided(error)),
         };
         let list = kept.charges.take();
         let settlement = list.and_then(|list| self.pending_settlement(&list, &decision));
-        Ok(self.admit(decision, settlement, &kept, parts))
+        Ok(self.admit(decision, settlement, &kept, request.extensions_mut()))
     }
 
     /// Lets a request go on, with the decision in its extensions.
@@ -212,17 +172,17 @@ impl Admission {
         mut decision: Decision,
         settlement: Option<Box<PendingSettlement>>,
         kept: &KeptCharges,
-        parts: &mut Parts,
+        extensions: &mut Extensions,
     ) -> Step<Pending, Admitted> {
         let terms = kept.terms.as_deref();
         let mut headers = PendingHeaders::new(&self.headers, &decision, terms);
         let delay = settlement.is_some().then(|| decision.delay()).flatten();
-        self.attach_actual_cost(&mut parts.extensions);
+        self.attach_actual_cost(extensions);
         if kept.has_peeks {
             decision.set_has_peeks();
         }
         if self.exposes_decision
-            && let Some(nested) = info::insert(&mut parts.extensions, decision)
+            && let Some(nested) = info::insert(extensions, decision)
         {
             self.warn_of_double_charge(&nested);
             headers = PendingHeaders::nested(&self.headers, nested.decision(), terms);
@@ -256,12 +216,12 @@ impl Admission {
         &self,
         mut decision: Decision,
         kept: KeptCharges,
-        parts: &Parts,
+        extensions: &Extensions,
     ) -> Rejected {
         if kept.has_peeks {
             decision.set_has_peeks();
         }
-        if let Some(nested) = Nested::not_admitted(&parts.extensions, &decision) {
+        if let Some(nested) = Nested::not_admitted(extensions, &decision) {
             self.warn_of_double_charge(&nested);
         }
         Rejected {
@@ -314,16 +274,20 @@ impl Admission {
 
     /// Makes the response to a rejected request, and settles the charges that are kept.
     #[cold]
-    fn respond<B>(&self, rejected: Rejected, request: &mut Parts) -> Response<ResponseBody<B>> {
+    fn respond<A, B>(
+        &self,
+        rejected: Rejected,
+        mut request: Request<A>,
+    ) -> Response<ResponseBody<B>> {
         let Rejected {
             rejection,
             terms,
             settlement,
         } = rejected;
-        let response = rejection.respond(&*self.format, request);
+        let response = rejection.respond(&*self.format, &RequestHead::from(&request));
         let mut response = response.map(ResponseBody::rejection);
         // The request's map serves the response: a new one would take two allocations.
-        let extensions = &mut request.extensions;
+        let extensions = request.extensions_mut();
         extensions.clear();
         extensions.extend(mem::take(response.extensions_mut()));
         mem::swap(extensions, response.extensions_mut());
@@ -352,26 +316,63 @@ impl fmt::Debug for Admission {
 
 impl<A, B, E> Admit<Request<A>, Response<B>, E> for Arc<Admission> {
     type Response = Response<ResponseBody<B>>;
-    type Request = (Parts, A);
     type Pending = Pending;
     type Admitted = Admitted;
     type Rejected = Rejected;
 
+    #[inline]
+    fn begin(&self, request: &mut Request<A>) -> Next {
+        let mode = self.mode.get().mode();
+        if mode == RuleMode::Off {
+            return Ok(self.pass(request.extensions_mut()));
+        }
+        let mut charges = Charges::new();
+        let mut rejection = None;
+        let head = &RequestHead::from(&*request);
+        let is_limited = self.filter.limits(head, &self.warnings);
+        if matches!(is_limited, Ok(true)) && !self.needs_lookups {
+            for rule in &*self.rules {
+                if let Err(fault) = rule.charge(mode, head, &mut charges) {
+                    rejection.get_or_insert(fault);
+                }
+            }
+        }
+        match is_limited {
+            Ok(true) => {}
+            Err(rejection) if mode == RuleMode::Enforce => return Err(rejection.into()),
+            Ok(false) | Err(_) => return Ok(self.pass(request.extensions_mut())),
+        }
+        if self.needs_lookups {
+            return self.resolve(Resolution::new(&self.rules, mode), request);
+        }
+        if charges.is_empty() {
+            return match rejection {
+                Some(rejection) => Err(rejection.into()),
+                None => Ok(self.pass(request.extensions_mut())),
+            };
+        }
+        let mut kept = KeptCharges::of(&charges, self.keeps_charges);
+        kept.resolution = rejection.map(Resolution::rejecting);
+        let decision = waits::check(&self.limiter, &charges, request.extensions());
+        drop(charges);
+        self.decided_or_pending(decision, kept, request)
+    }
+
     fn poll(
         &self,
         pending: &mut Pending,
-        (parts, _): &mut (Parts, A),
+        request: &mut Request<A>,
         context: &mut Context<'_>,
     ) -> Poll<Next> {
         Poll::Ready(match pending {
             Pending::Lookups(lookups) => {
                 let resolution = ready!(lookups.poll(context));
-                self.resolve(resolution, parts)
+                self.resolve(resolution, request)
             }
             Pending::Decision { decision, kept } => {
-                let extensions = &mut parts.extensions;
+                let extensions = request.extensions_mut();
                 let decided = ready!(decision.poll(&self.limiter, extensions, context));
-                self.conclude(decided, mem::take(kept), parts)
+                self.conclude(decided, mem::take(kept), request)
             }
         })
     }
@@ -383,12 +384,10 @@ impl<A, B, E> Admit<Request<A>, Response<B>, E> for Arc<Admission> {
     }
 
     #[inline]
-    fn start(admitted: &mut Admitted, mut request: (Parts, A)) -> Request<A> {
+    fn start(admitted: &mut Admitted, request: &mut Request<A>) {
         if let Some(settlement) = &mut admitted.settlement {
-            let parts = &mut request.0;
-            settlement.start(&parts.method, &mut parts.extensions);
+            settlement.start(request);
         }
-        Request::from_parts(request.0, request.1)
     }
 
     #[inline]
@@ -399,9 +398,9 @@ impl<A, B, E> Admit<Request<A>, Response<B>, E> for Arc<Admission> {
     fn reject(
         &self,
         rejected: Rejected,
-        (mut parts, _): (Parts, A),
+        request: Request<A>,
     ) -> Result<Response<ResponseBody<B>>, E> {
-        Ok(self.respond(rejected, &mut parts))
+        Ok(self.respond(rejected, request))
     }
 }
 

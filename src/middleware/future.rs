@@ -30,14 +30,19 @@ use super::held::HeldCharges;
 pub trait Admit<R, T, E>: Sized {
     /// Response of the limited service.
     type Response;
-    /// The request until it goes to the service.
-    type Request;
     /// Lookups or a store's decision that take time.
     type Pending: fmt::Debug;
     /// Kept of an admitted request until it has ended.
     type Admitted;
     /// The reason for a rejection.
     type Rejected;
+
+    /// Begins with a request, and decides on it if nothing must be waited for.
+    ///
+    /// # Errors
+    ///
+    /// The reason for a rejection.
+    fn begin(&self, request: &mut R) -> Next<Self::Pending, Self::Admitted, Self::Rejected>;
 
     /// Polls the pending part, and returns the step after it.
     ///
@@ -47,15 +52,18 @@ pub trait Admit<R, T, E>: Sized {
     fn poll(
         &self,
         pending: &mut Self::Pending,
-        request: &mut Self::Request,
+        request: &mut R,
         context: &mut Context<'_>,
     ) -> Poll<Next<Self::Pending, Self::Admitted, Self::Rejected>>;
 
     /// Returns the charges that are kept until the request has ended.
     fn held(admitted: &mut Self::Admitted) -> Option<&mut HeldCharges>;
 
-    /// Returns the request for the service, which is about to be called.
-    fn start(admitted: &mut Self::Admitted, request: Self::Request) -> R;
+    /// Prepares the request for the service, which is about to be called.
+    #[inline]
+    fn start(admitted: &mut Self::Admitted, request: &mut R) {
+        let _ = (admitted, request);
+    }
 
     /// Returns the response to an admitted request.
     ///
@@ -69,8 +77,7 @@ pub trait Admit<R, T, E>: Sized {
     /// # Errors
     ///
     /// An error in place of a response, if the limited service rejects with one.
-    fn reject(&self, rejected: Self::Rejected, request: Self::Request)
-    -> Result<Self::Response, E>;
+    fn reject(&self, rejected: Self::Rejected, request: R) -> Result<Self::Response, E>;
 }
 
 /// The next step of a request, or its rejection.
@@ -153,7 +160,7 @@ where
 {
     admission: A,
     service: S,
-    request: A::Request,
+    request: R,
     /// Locked for `Debug` only: a lookup need not be `Sync` for the future to be.
     pending: Mutex<A::Pending>,
 }
@@ -165,7 +172,7 @@ where
     A: Admit<R, S::Response, S::Error>,
 {
     service: S,
-    request: A::Request,
+    request: R,
     admitted: A::Admitted,
 }
 
@@ -176,13 +183,8 @@ where
 {
     /// Takes the first step; `service` is ready.
     #[inline]
-    pub(crate) fn begin(
-        first: Next<A::Pending, A::Admitted, A::Rejected>,
-        service: &mut S,
-        request: A::Request,
-        admission: &A,
-    ) -> Self {
-        match first {
+    pub(crate) fn begin(service: &mut S, mut request: R, admission: &A) -> Self {
+        match admission.begin(&mut request) {
             Ok(Step::Admitted(admitted)) => Self {
                 state: State::running(service, request, admitted),
             },
@@ -195,7 +197,7 @@ where
     fn waiting(
         first: Next<A::Pending, A::Admitted, A::Rejected>,
         service: &mut S,
-        request: A::Request,
+        request: R,
         admission: &A,
     ) -> Self {
         // The original was polled ready; the clone that stays was not.
@@ -275,7 +277,7 @@ where
     fn after(
         next: Next<A::Pending, A::Admitted, A::Rejected>,
         mut service: S,
-        request: A::Request,
+        request: R,
         admission: &A,
     ) -> Self {
         match next {
@@ -307,13 +309,17 @@ where
     }
 
     #[inline]
-    fn running(service: &mut S, request: A::Request, mut admitted: A::Admitted) -> Self {
-        let request = A::start(&mut admitted, request);
-        let mut held = A::held(&mut admitted);
-        if let Some(held) = &mut held {
+    fn running(service: &mut S, mut request: R, mut admitted: A::Admitted) -> Self {
+        A::start(&mut admitted, &mut request);
+        if let Some(held) = A::held(&mut admitted) {
             held.start();
+            held.set_running(true);
         }
-        let future = HeldCharges::run(held, || service.call(request));
+        // Not in a closure, which would move the request once more.
+        let future = service.call(request);
+        if let Some(held) = A::held(&mut admitted) {
+            held.set_running(false);
+        }
         Self::Running {
             future,
             admitted: Some(admitted),

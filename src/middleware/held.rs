@@ -59,17 +59,23 @@ impl HeldCharges {
         self.started = None;
     }
 
-    /// Runs the service, or the body of its response, and notes meanwhile that it runs.
+    /// Runs a part of the service, or of the body of its response.
     #[inline]
     pub(crate) fn run<T>(mut held: Option<&mut Self>, work: impl FnOnce() -> T) -> T {
         if let Some(held) = &mut held {
-            held.is_running = true;
+            held.set_running(true);
         }
         let done = work();
         if let Some(held) = held {
-            held.is_running = false;
+            held.set_running(false);
         }
         done
+    }
+
+    /// Notes that the service begins to run, or that it has returned.
+    #[inline]
+    pub(super) fn set_running(&mut self, is_running: bool) {
+        self.is_running = is_running;
     }
 
     /// Returns whether the service runs: if so while the request ends, it has panicked.

@@ -23,7 +23,6 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use http::request::Parts;
 use smallvec::SmallVec;
 use tokio::time::Sleep;
 
@@ -32,8 +31,8 @@ use crate::{
     extract::{Extracted, KeyLookup},
     key::Key,
     limiter::{BlockRefresh, RateLimiter},
-    matching::RequestHead,
     rejection::Rejection,
+    request::RequestHead,
     rules::{Caller, KeySource, ModeSetting, Rule, RuleMode},
     tiers::{Cached, Tier, TierFuture, TierResolution},
 };
@@ -78,11 +77,10 @@ impl Resolution {
     }
 
     /// Resolves all that takes no lookup, and keeps the rejection of the first rule that has one.
-    pub fn advance(&mut self, rules: &[Rule], limiter: &RateLimiter, parts: &Parts) {
-        let head = RequestHead::new(parts);
+    pub fn advance(&mut self, rules: &[Rule], limiter: &RateLimiter, head: &RequestHead<'_>) {
         for (rule, key) in rules.iter().zip(&mut self.keys) {
             let setting = rule.mode.get().within(self.layer);
-            match key.advance(rule, setting, &head) {
+            match key.advance(rule, setting, head) {
                 Err(rejection) if setting.is_enforced() => {
                     self.rejection.get_or_insert(rejection);
                 }
@@ -104,11 +102,11 @@ impl Resolution {
         &mut self,
         rules: &[Rule],
         limiter: &RateLimiter,
-        parts: &Parts,
+        head: &RequestHead<'_>,
     ) -> PendingLookups {
         let keys = rules.iter().zip(&mut self.keys).enumerate();
         let lookups = keys.filter_map(|(number, (rule, key))| {
-            Some((number, key.start_lookup(rule, limiter, parts)?))
+            Some((number, key.start_lookup(rule, limiter, head)?))
         });
         lookups.collect()
     }
@@ -122,13 +120,12 @@ impl Resolution {
         &'a self,
         rules: &'a [Rule],
         limiter: &RateLimiter,
-        parts: &Parts,
+        head: &RequestHead<'_>,
     ) -> Result<NumberedCharges<'a>, Rejection> {
-        let head = RequestHead::new(parts);
         let mut charges = NumberedCharges::new();
         for (number, (rule, key)) in rules.iter().zip(&self.keys).enumerate() {
             let setting = rule.mode.get().within(self.layer);
-            key.add_charges(rule, limiter, (setting, &head), |charge| {
+            key.add_charges(rule, limiter, (setting, head), |charge| {
                 charges.push((number, charge));
             })?;
         }
@@ -225,11 +222,11 @@ impl KeyResolution {
         Ok(())
     }
 
-    fn with_tier(rule: &Rule, key: Key, parts: &Parts) -> Self {
+    fn with_tier(rule: &Rule, key: Key, head: &RequestHead<'_>) -> Self {
         let choice = rule.choice.as_ref();
-        let chosen = choice.and_then(|choice| choice.tier(parts, &key));
+        let chosen = choice.and_then(|choice| choice.tier(head, &key));
         match (chosen, &rule.cache) {
-            (None, Some(cache)) => match cache.cached(parts, &key) {
+            (None, Some(cache)) => match cache.cached(head, &key) {
                 Cached::Fresh(tier) | Cached::Stale(tier) => Self::Resolved(key, tier),
                 Cached::Missing => Self::NeedsTier(key),
             },
@@ -255,14 +252,14 @@ impl KeyResolution {
         &mut self,
         rule: &Rule,
         limiter: &RateLimiter,
-        parts: &Parts,
+        head: &RequestHead<'_>,
     ) -> Option<Lookup> {
         match (&*self, &rule.source, &rule.cache) {
             (Self::NeedsBlocks(key), ..) => Some(Lookup::Blocks(*key, limiter.renew_old_blocks())),
             (Self::NeedsKey, Some(KeySource::Lookup(extractor)), _) => {
-                Some(Lookup::Key(extractor.extract(parts)))
+                Some(Lookup::Key(extractor.extract(head)))
             }
-            (Self::NeedsTier(key), _, Some(cache)) => match cache.resolve(parts, key) {
+            (Self::NeedsTier(key), _, Some(cache)) => match cache.resolve(head, key) {
                 TierResolution::Known(tier) => {
                     *self = Self::Resolved(*key, tier);
                     None

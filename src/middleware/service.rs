@@ -43,9 +43,6 @@ where
 
     #[inline]
     fn call(&mut self, request: Request<A>) -> Self::Future {
-        let mut request = request.into_parts();
-        let admission = self.rules.load();
-        let first = admission.begin(&mut request.0);
-        LimitFuture::begin(first, &mut self.inner, request, &admission)
+        LimitFuture::begin(&mut self.inner, request, &self.rules.load())
     }
 }

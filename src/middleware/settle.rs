@@ -18,7 +18,7 @@ use std::{
     time::Duration,
 };
 
-use http::{Extensions, HeaderMap, Method, Response, StatusCode, header::CONTENT_LENGTH};
+use http::{HeaderMap, Method, Request, Response, StatusCode, header::CONTENT_LENGTH};
 
 use crate::{
     charge::{Receipt, Settlement},
@@ -93,13 +93,13 @@ impl PendingSettlement {
     }
 
     /// Notes that the inner service is about to be called, and reads the handler's [`ActualCost`] if a rule settles.
-    pub fn start(&mut self, method: &Method, extensions: &mut Extensions) {
-        self.is_connect = method == Method::CONNECT;
-        self.is_head = method == Method::HEAD;
+    pub fn start<A>(&mut self, request: &mut Request<A>) {
+        self.is_connect = request.method() == Method::CONNECT;
+        self.is_head = request.method() == Method::HEAD;
         self.is_priced = self.settles();
         if self.is_priced {
             // Shared with a layer around this one, so that one call of `set` reaches both.
-            self.actual_cost = ActualCost::shared(extensions);
+            self.actual_cost = ActualCost::shared(request.extensions_mut());
         }
     }
 

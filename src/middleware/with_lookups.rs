@@ -20,7 +20,7 @@
 
 use std::{mem, sync::Arc};
 
-use http::request::Parts;
+use http::{Extensions, Request};
 use tokio::time::sleep;
 
 use crate::{
@@ -28,6 +28,7 @@ use crate::{
     decision::Decision,
     error::Error,
     rejection::Rejection,
+    request::RequestHead,
 };
 
 use super::{
@@ -44,18 +45,19 @@ impl Admission {
     /// again after all lookups. No lookup runs for a request without a key under another rule.
     // Out of line, for the size of the path without lookups.
     #[inline(never)]
-    pub(super) fn resolve(
+    pub(super) fn resolve<A>(
         self: &Arc<Self>,
         mut resolution: Box<Resolution>,
-        parts: &mut Parts,
+        request: &mut Request<A>,
     ) -> Next {
-        resolution.advance(&self.rules, &self.limiter, parts);
+        let head = RequestHead::from(&*request);
+        resolution.advance(&self.rules, &self.limiter, &head);
         let is_open = resolution.is_open();
         if is_open && resolution.first.is_some() {
-            return self.look_up(resolution, parts);
+            return self.look_up(resolution, request);
         }
         let first = resolution.first.take();
-        let numbered = match resolution.charges(&self.rules, &self.limiter, parts) {
+        let numbered = match resolution.charges(&self.rules, &self.limiter, &head) {
             Ok(charges) => charges,
             Err(forbidden) => {
                 return Err(Rejected {
@@ -68,9 +70,9 @@ impl Admission {
             drop(numbered);
             resolution.first = first;
             return if is_open {
-                self.look_up(resolution, parts)
+                self.look_up(resolution, request)
             } else {
-                self.conclude_without_charge(*resolution, parts)
+                self.conclude_without_charge(*resolution, request.extensions_mut())
             };
         }
         let (numbers, charges): (RuleNumbers, Charges<'_>) = numbered.into_iter().unzip();
@@ -80,21 +82,26 @@ impl Admission {
             Some(first) => self.headers.tier_terms(&first.with(&numbers, &charges)),
             None => self.headers.tier_terms(&charges),
         };
-        let decision = waits::check(&self.limiter, &charges, &parts.extensions);
+        let decision = waits::check(&self.limiter, &charges, request.extensions());
         drop(charges);
         if is_open || first.is_some() || resolution.rejection.is_some() {
             resolution.numbers = numbers;
             resolution.first = first;
             kept.resolution = Some(resolution);
         }
-        self.decided_or_pending(decision, kept, parts)
+        self.decided_or_pending(decision, kept, request)
     }
 
     /// Starts the lookups that are due.
-    fn look_up(self: &Arc<Self>, mut resolution: Box<Resolution>, parts: &mut Parts) -> Next {
-        let pending = resolution.start_lookups(&self.rules, &self.limiter, parts);
+    fn look_up<A>(
+        self: &Arc<Self>,
+        mut resolution: Box<Resolution>,
+        request: &mut Request<A>,
+    ) -> Next {
+        let pending =
+            resolution.start_lookups(&self.rules, &self.limiter, &RequestHead::from(&*request));
         if pending.is_empty() {
-            return self.resolve(resolution, parts);
+            return self.resolve(resolution, request);
         }
         let begin = || Box::pin(sleep(self.lookup_timeout));
         resolution.time_left.get_or_insert_with(begin);
@@ -104,12 +111,12 @@ impl Admission {
 
     /// Takes the step after a decision on a request that does not simply go on.
     #[inline(never)]
-    pub(super) fn follow_up(
+    pub(super) fn follow_up<A>(
         self: &Arc<Self>,
         decided: Result<Decision, Error>,
         mut kept: KeptCharges,
         mut resolution: Box<Resolution>,
-        parts: &mut Parts,
+        request: &mut Request<A>,
     ) -> Next {
         let decision = match decided {
             Ok(decision) if decision.is_allowed() => decision,
@@ -118,16 +125,16 @@ impl Admission {
                     Some(first) => first.denied_by(&resolution.numbers, &denial),
                     None => denial,
                 };
-                return Err(self.not_admitted(denial, kept, parts));
+                return Err(self.not_admitted(denial, kept, request.extensions()));
             }
             Err(error) if kept.denies_nothing => {
                 self.note_uncounted(error);
                 if !resolution.is_open() {
-                    return self.conclude_without_charge(*resolution, parts);
+                    return self.conclude_without_charge(*resolution, request.extensions_mut());
                 }
                 // The policies that lookups are for may deny the request.
                 resolution.end_resolved();
-                return self.look_up(resolution, parts);
+                return self.look_up(resolution, request);
             }
             Err(error) => {
                 if let Some(first) = resolution.first {
@@ -139,7 +146,7 @@ impl Admission {
         if resolution.is_open() {
             let first = self.first_decision(decision, kept, mem::take(&mut resolution.numbers));
             resolution.note_first(first);
-            return self.look_up(resolution, parts);
+            return self.look_up(resolution, request);
         }
         let list = kept.charges.take();
         let settlement = list.and_then(|list| self.pending_settlement(&list, &decision));
@@ -150,7 +157,12 @@ impl Admission {
             }
             None => (decision, settlement),
         };
-        self.admit_or_reject((decision, settlement), kept, resolution.rejection, parts)
+        self.admit_or_reject(
+            (decision, settlement),
+            kept,
+            resolution.rejection,
+            request.extensions_mut(),
+        )
     }
 
     fn first_decision(
@@ -181,7 +193,7 @@ impl Admission {
         (decision, mut settlement): (Decision, Option<Box<PendingSettlement>>),
         kept: KeptCharges,
         rejection: Option<Rejection>,
-        parts: &mut Parts,
+        extensions: &mut Extensions,
     ) -> Next {
         if let Some(rejection) = rejection {
             return Err(Rejected {
@@ -193,14 +205,14 @@ impl Admission {
         if let Some(settlement) = &mut settlement {
             settlement.set_standing(false);
         }
-        Ok(self.admit(decision, settlement, &kept, parts))
+        Ok(self.admit(decision, settlement, &kept, extensions))
     }
 
     /// Takes the step for a request that nothing more is charged for.
     fn conclude_without_charge(
         self: &Arc<Self>,
         resolution: Resolution,
-        parts: &mut Parts,
+        extensions: &mut Extensions,
     ) -> Next {
         match (resolution.first, resolution.rejection) {
             (Some(mut first), rejection) => {
@@ -209,10 +221,10 @@ impl Admission {
                     has_peeks: first.has_peeks(),
                     ..KeptCharges::default()
                 };
-                self.admit_or_reject(first.join(None, None), kept, rejection, parts)
+                self.admit_or_reject(first.join(None, None), kept, rejection, extensions)
             }
             (None, Some(rejection)) => Err(rejection.into()),
-            (None, None) => Ok(self.pass(&mut parts.extensions)),
+            (None, None) => Ok(self.pass(extensions)),
         }
     }
 }

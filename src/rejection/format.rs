@@ -6,8 +6,9 @@ use bytes::Bytes;
 use http::{
     HeaderValue, Response, StatusCode,
     header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, VARY, WWW_AUTHENTICATE},
-    request::Parts,
 };
+
+use crate::request::RequestHead;
 use smallvec::SmallVec;
 
 use super::{
@@ -47,7 +48,7 @@ use super::grpc;
 )]
 pub trait MakeRejection: Send + Sync + 'static {
     /// Returns the response to the request with this head.
-    fn make(&self, rejection: &Rejection, request: &Parts) -> Response<Bytes>;
+    fn make(&self, rejection: &Rejection, request: &RequestHead<'_>) -> Response<Bytes>;
 }
 
 impl<F, T> MakeRejection for F
@@ -55,14 +56,18 @@ where
     F: Fn(&Rejection) -> Response<T> + Send + Sync + 'static,
     T: RejectionBody,
 {
-    fn make(&self, rejection: &Rejection, _: &Parts) -> Response<Bytes> {
+    fn make(&self, rejection: &Rejection, _: &RequestHead<'_>) -> Response<Bytes> {
         with_bytes(self(rejection), rejection)
     }
 }
 
 impl Rejection {
     /// Returns the response that `format` makes, with the headers that all rejections have.
-    pub(crate) fn respond(&self, format: &dyn MakeRejection, request: &Parts) -> Response<Bytes> {
+    pub(crate) fn respond(
+        &self,
+        format: &dyn MakeRejection,
+        request: &RequestHead<'_>,
+    ) -> Response<Bytes> {
         let mut response = format.make(self, request);
         let status = response.status();
         let headers = response.headers_mut();
@@ -136,14 +141,14 @@ enum BodyFormat {
     Text,
 }
 
-type CustomFormat = dyn Fn(&Rejection, &Parts) -> Response<Bytes> + Send + Sync;
+type CustomFormat = dyn Fn(&Rejection, &RequestHead<'_>) -> Response<Bytes> + Send + Sync;
 
 impl RejectionFormat {
     /// A custom format: the closure makes the response from the rejection and the request's head. The body is text,
     /// bytes, or an `axum::body::Body`.
     pub fn by<F, T>(make: F) -> Self
     where
-        F: Fn(&Rejection, &Parts) -> Response<T> + Send + Sync + 'static,
+        F: Fn(&Rejection, &RequestHead<'_>) -> Response<T> + Send + Sync + 'static,
         T: RejectionBody,
     {
         Self::of(BodyFormat::Custom(Arc::new(move |rejection, request| {
@@ -200,7 +205,7 @@ impl RejectionFormat {
 }
 
 impl MakeRejection for RejectionFormat {
-    fn make(&self, rejection: &Rejection, request: &Parts) -> Response<Bytes> {
+    fn make(&self, rejection: &Rejection, request: &RequestHead<'_>) -> Response<Bytes> {
         #[cfg(feature = "grpc")]
         if let Some(content_type) = grpc::response_type(request) {
             return grpc::response(content_type, rejection, self.sends_pushback);
@@ -212,7 +217,7 @@ impl MakeRejection for RejectionFormat {
 // === BodyFormat ===
 
 impl BodyFormat {
-    fn make(&self, rejection: &Rejection, request: &Parts) -> Response<Bytes> {
+    fn make(&self, rejection: &Rejection, request: &RequestHead<'_>) -> Response<Bytes> {
         match self {
             Self::Custom(make) => make(rejection, request),
             Self::Json => json(rejection),
@@ -220,7 +225,7 @@ impl BodyFormat {
             Self::Text => text(rejection),
             Self::Negotiated => {
                 let media_types = ["application/json", "application/problem+json", "text/plain"];
-                let mut response = match accept::preferred(&request.headers, media_types) {
+                let mut response = match accept::preferred(request.headers, media_types) {
                     Some(1) => problem_json(rejection),
                     Some(2) => text(rejection),
                     _ => json(rejection),

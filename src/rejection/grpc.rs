@@ -10,11 +10,9 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{
-    HeaderName, HeaderValue, Method, Response, StatusCode, header::CONTENT_TYPE, request::Parts,
-};
+use http::{HeaderName, HeaderValue, Method, Response, StatusCode, header::CONTENT_TYPE};
 
-use crate::decision::Decision;
+use crate::{decision::Decision, request::RequestHead};
 
 use super::{
     protobuf::Message,
@@ -23,7 +21,7 @@ use super::{
 
 /// Returns the content type of the response to a gRPC request, which follows from the request's own. `None` unless the method
 /// is `POST`, as of every gRPC call: the response has status 200, which for any other method is a success.
-pub(super) fn response_type(request: &Parts) -> Option<&'static str> {
+pub(super) fn response_type(request: &RequestHead<'_>) -> Option<&'static str> {
     if request.method != Method::POST {
         return None;
     }

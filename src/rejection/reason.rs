@@ -7,7 +7,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use http::{HeaderValue, StatusCode, request::Parts};
+use http::{HeaderValue, StatusCode};
 
 use crate::{
     clock::whole_seconds,
@@ -15,6 +15,7 @@ use crate::{
     diagnosis::{ErrorChain, log},
     error::Error,
     extract::{AsyncKeyExtractor, KeyExtractor},
+    request::RequestHead,
 };
 
 /// The rejection of a request. It is in the extensions of the response made from it.
@@ -278,11 +279,11 @@ pub(crate) struct MissingKeyDetail<'a> {
 impl<'a> MissingKeyDetail<'a> {
     /// For a key that is not in the request.
     #[cold]
-    pub fn of(extractor: &'a dyn KeyExtractor, parts: &Parts) -> Self {
+    pub fn of(extractor: &'a dyn KeyExtractor, head: &RequestHead<'_>) -> Self {
         Self {
-            label: extractor.missing_label(parts),
-            status: extractor.missing_status(parts),
-            challenge: extractor.challenge(parts),
+            label: extractor.missing_label(head),
+            status: extractor.missing_status(head),
+            challenge: extractor.challenge(head),
         }
     }
 

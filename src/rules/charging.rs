@@ -13,16 +13,14 @@
 
 use std::{error::Error, sync::atomic::Ordering};
 
-use http::request::Parts;
-
 use crate::{
     charge::{Charge, Charges, Enforcement},
     diagnosis::log,
     extract::{AsyncKeyExtractor, Extracted, KeyExtractor},
     key::Key,
-    matching::RequestHead,
     policy::Policy,
     rejection::{MissingKeyDetail, Rejection},
+    request::RequestHead,
     tiers::Tier,
 };
 
@@ -44,8 +42,8 @@ impl Rule {
     }
 
     #[cold]
-    fn check_matchers(&self, parts: &Parts) {
-        if let Some(code) = self.matchers.diagnose(parts) {
+    fn check_matchers(&self, head: &RequestHead<'_>) {
+        if let Some(code) = self.matchers.diagnose(head) {
             let name = self.policy.name();
             self.setup_check
                 .report(name, code, describe(code, "a list of the rule"));
@@ -135,36 +133,40 @@ impl Rule {
     pub(crate) fn caller(
         &self,
         extractor: &dyn KeyExtractor,
-        parts: &Parts,
+        head: &RequestHead<'_>,
     ) -> Result<Caller, Rejection> {
-        match extractor.extract(parts) {
+        match extractor.extract(head) {
             Extracted::Found(key) => {
                 let name = self.policy.name();
-                self.setup_check.check(name, extractor, (parts, &key));
+                self.setup_check.check(name, extractor, (head, &key));
                 Ok(Caller::Known(key))
             }
-            Extracted::Absent => self.absent(extractor, parts),
-            Extracted::Ambiguous => Err(self.ambiguous(extractor.missing_label(parts))),
+            Extracted::Absent => self.absent(extractor, head),
+            Extracted::Ambiguous => Err(self.ambiguous(extractor.missing_label(head))),
         }
     }
 
     /// Returns the caller of a request without a key.
     #[cold]
-    fn absent(&self, extractor: &dyn KeyExtractor, parts: &Parts) -> Result<Caller, Rejection> {
+    fn absent(
+        &self,
+        extractor: &dyn KeyExtractor,
+        head: &RequestHead<'_>,
+    ) -> Result<Caller, Rejection> {
         let name = self.policy.name();
         if self.missing.is_none()
-            && let Some(key) = extractor.default_key(parts)
+            && let Some(key) = extractor.default_key(head)
         {
-            self.setup_check.check(name, extractor, (parts, &key));
+            self.setup_check.check(name, extractor, (head, &key));
             return Ok(Caller::Known(key));
         }
         let (label, code) = (
-            || extractor.missing_label(parts),
-            || extractor.diagnose(parts),
+            || extractor.missing_label(head),
+            || extractor.diagnose(head),
         );
         self.setup_check
             .report_missing_key(name, label, code, self.on_missing());
-        self.without_key(|| Rejection::missing_key(*name, MissingKeyDetail::of(extractor, parts)))
+        self.without_key(|| Rejection::missing_key(*name, MissingKeyDetail::of(extractor, head)))
     }
 
     /// Returns the caller that a lookup found.
@@ -172,13 +174,13 @@ impl Rule {
         &self,
         extractor: &dyn AsyncKeyExtractor,
         found: Extracted<Key>,
-        parts: &Parts,
+        head: &RequestHead<'_>,
     ) -> Result<Caller, Rejection> {
         let name = self.policy.name();
         match found {
             Extracted::Found(key) => {
                 let label = extractor.label();
-                self.setup_check.check_found(name, label, (parts, &key));
+                self.setup_check.check_found(name, label, (head, &key));
                 Ok(Caller::Known(key))
             }
             Extracted::Absent => {

@@ -13,13 +13,12 @@
 
 use std::sync::Arc;
 
-use http::request::Parts;
-
 use crate::{
     diagnosis::{Code, Warning, WarningLog},
     error::Error,
-    matching::{Match, Matcher, RequestHead},
+    matching::{Match, Matcher},
     rejection::Rejection,
+    request::RequestHead,
 };
 
 use super::setup_check::{FirstMatches, describe};
@@ -83,10 +82,10 @@ impl RequestFilter {
 
     /// Reports misconfigured matchers.
     #[cold]
-    fn check_setup(&self, parts: &Parts, warnings: &WarningLog) {
+    fn check_setup(&self, head: &RequestHead<'_>, warnings: &WarningLog) {
         for (list, matchers) in [("a forbid list", &self.forbid), ("a skip list", &self.skip)] {
             for matcher in matchers {
-                if let Some(code) = matcher.diagnose(parts) {
+                if let Some(code) = matcher.diagnose(head) {
                     warnings.report(Warning::new(code, describe(code, list)));
                 }
             }
@@ -107,7 +106,7 @@ pub(crate) struct RuleMatchers {
 }
 
 /// Returns the cost of a request from its head.
-type CostFn = Arc<dyn Fn(&Parts) -> u64 + Send + Sync>;
+type CostFn = Arc<dyn Fn(&RequestHead<'_>) -> u64 + Send + Sync>;
 
 impl RuleMatchers {
     pub fn when(&mut self, matcher: impl Matcher) {
@@ -122,7 +121,7 @@ impl RuleMatchers {
         self.costs.push((Arc::new(matcher), units));
     }
 
-    pub fn cost_by(&mut self, cost: impl Fn(&Parts) -> u64 + Send + Sync + 'static) {
+    pub fn cost_by(&mut self, cost: impl Fn(&RequestHead<'_>) -> u64 + Send + Sync + 'static) {
         self.cost_by = Some(Arc::new(cost));
     }
 
@@ -172,8 +171,8 @@ impl RuleMatchers {
         self.all().try_for_each(Matcher::validate)
     }
 
-    pub fn diagnose(&self, parts: &Parts) -> Option<Code> {
-        self.all().find_map(|matcher| matcher.diagnose(parts))
+    pub fn diagnose(&self, head: &RequestHead<'_>) -> Option<Code> {
+        self.all().find_map(|matcher| matcher.diagnose(head))
     }
 
     fn all(&self) -> impl Iterator<Item = &Arc<dyn Matcher>> {

@@ -5,8 +5,6 @@ use std::{
     sync::{Arc, atomic::AtomicBool},
 };
 
-use http::request::Parts;
-
 use crate::{
     algorithm::Quota,
     diagnosis::{Code, WarningLog},
@@ -14,6 +12,7 @@ use crate::{
     extract::{AsyncKeyExtractor, KeyExtractor},
     matching::Matcher,
     policy::Policy,
+    request::RequestHead,
     tiers::{TierCache, TierChoice},
 };
 
@@ -130,7 +129,10 @@ impl Rule {
     /// Default: the policy's [`cost`](Policy::cost). A cost of 0 is a peek. A cost above the policy's limit is always
     /// denied.
     #[must_use]
-    pub fn cost_by(mut self, cost: impl Fn(&Parts) -> u64 + Send + Sync + 'static) -> Self {
+    pub fn cost_by(
+        mut self,
+        cost: impl Fn(&RequestHead<'_>) -> u64 + Send + Sync + 'static,
+    ) -> Self {
         self.matchers.cost_by(cost);
         self
     }

@@ -28,7 +28,6 @@ use std::{
 use http::{
     HeaderName,
     header::{AUTHORIZATION, FORWARDED, USER_AGENT},
-    request::Parts,
 };
 use smallvec::SmallVec;
 
@@ -38,6 +37,7 @@ use crate::{
     error::Error,
     extract::{KeyExtractor, PeerIp},
     key::Key,
+    request::RequestHead,
     task::Mutex,
 };
 
@@ -68,10 +68,10 @@ impl FirstRequests {
         &self,
         policy: &PolicyName,
         extractor: &dyn KeyExtractor,
-        (parts, key): (&Parts, &Key),
+        (head, key): (&RequestHead<'_>, &Key),
     ) {
         if self.left.load(Ordering::Relaxed) > 0 {
-            self.check_closely(policy, extractor, (parts, key));
+            self.check_closely(policy, extractor, (head, key));
         }
     }
 
@@ -80,27 +80,32 @@ impl FirstRequests {
         &self,
         policy: &PolicyName,
         extractor: &dyn KeyExtractor,
-        (parts, key): (&Parts, &Key),
+        (head, key): (&RequestHead<'_>, &Key),
     ) {
         let Some(left) = self.count_down() else {
             return;
         };
         let label = extractor.label();
-        if let Some(code) = extractor.diagnose(parts) {
+        if let Some(code) = extractor.diagnose(head) {
             self.report(policy, code, describe(code, label));
         }
         if extractor.is_per_caller() {
-            self.compare((policy, label), (parts, key), left);
+            self.compare((policy, label), (head, key), left);
         }
     }
 
     /// Checks a request whose key a lookup found.
     #[inline]
-    pub fn check_found(&self, policy: &PolicyName, label: &str, (parts, key): (&Parts, &Key)) {
+    pub fn check_found(
+        &self,
+        policy: &PolicyName,
+        label: &str,
+        (head, key): (&RequestHead<'_>, &Key),
+    ) {
         if self.left.load(Ordering::Relaxed) > 0
             && let Some(left) = self.count_down()
         {
-            self.compare((policy, label), (parts, key), left);
+            self.compare((policy, label), (head, key), left);
         }
     }
 
@@ -116,14 +121,14 @@ impl FirstRequests {
     fn compare(
         &self,
         (policy, label): (&PolicyName, &str),
-        (parts, key): (&Parts, &Key),
+        (head, key): (&RequestHead<'_>, &Key),
         left: u32,
     ) {
         if *key == Key::GLOBAL {
             return;
         }
         let mut diversity = self.diversity.lock();
-        diversity.add(parts, key);
+        diversity.add(head, key);
         if left == 1 && diversity.is_one_bucket() {
             drop(diversity);
             let detail = format!(
@@ -285,16 +290,16 @@ struct KeyDiversity {
 }
 
 impl KeyDiversity {
-    fn add(&mut self, parts: &Parts, key: &Key) {
+    fn add(&mut self, head: &RequestHead<'_>, key: &Key) {
         self.has_others |= *self.first.get_or_insert(*key) != *key;
         if self.has_others || self.clients.len() == CLIENTS {
             return;
         }
         let headers = CLIENT_HEADERS.iter().flat_map(|name| {
-            let values = parts.headers.get_all(name).iter();
+            let values = head.headers.get_all(name).iter();
             values.map(move |value| (name, value))
         });
-        let client = (PeerIp.address(parts), headers.collect::<Vec<_>>());
+        let client = (PeerIp.address(head), headers.collect::<Vec<_>>());
         let client = self.hasher.hash_one(client);
         if !self.clients.contains(&client) {
             self.clients.push(client);

@@ -26,13 +26,13 @@ use std::{
     time::Duration,
 };
 
-use http::request::Parts;
 use tokio::{sync::watch, time::timeout};
 
 use crate::{
     clock::{Clock, Timestamp},
     diagnosis::log,
     key::Key,
+    request::RequestHead,
     task::{Mutex, spawn},
     telemetry::TierMetrics,
 };
@@ -124,11 +124,11 @@ impl TierCache {
     }
 
     /// Returns what can be used without waiting. Looks a stale tier up again in the background.
-    pub(crate) fn cached(&self, parts: &Parts, key: &Key) -> Cached {
+    pub(crate) fn cached(&self, head: &RequestHead<'_>, key: &Key) -> Cached {
         let mut segment = self.shared.segment(key).lock();
         let cached = segment.cached(key, self.shared.settings.clock.now());
         if let Cached::Stale(_) = cached {
-            self.shared.look_up(segment, parts, key);
+            self.shared.look_up(segment, head, key);
         } else {
             drop(segment);
         }
@@ -142,7 +142,7 @@ impl TierCache {
     }
 
     /// Returns the tier if it can be used without waiting, otherwise the future of a lookup.
-    pub(crate) fn resolve(&self, parts: &Parts, key: &Key) -> TierResolution {
+    pub(crate) fn resolve(&self, head: &RequestHead<'_>, key: &Key) -> TierResolution {
         let mut segment = self.shared.segment(key).lock();
         match segment.cached(key, self.shared.settings.clock.now()) {
             Cached::Fresh(tier) => {
@@ -152,12 +152,12 @@ impl TierCache {
                 TierResolution::Known(tier)
             }
             Cached::Stale(tier) => {
-                self.shared.look_up(segment, parts, key);
+                self.shared.look_up(segment, head, key);
                 self.shared.metrics.stale_hit();
                 TierResolution::Known(tier)
             }
             Cached::Missing => {
-                let lookup = self.shared.look_up(segment, parts, key);
+                let lookup = self.shared.look_up(segment, head, key);
                 self.shared.metrics.missed();
                 match lookup {
                     Some(lookup) => TierResolution::Pending(finished(lookup)),
@@ -257,7 +257,7 @@ impl SharedTiers {
     fn look_up(
         self: &Arc<Self>,
         mut segment: MutexGuard<'_, CacheSegment>,
-        parts: &Parts,
+        head: &RequestHead<'_>,
         key: &Key,
     ) -> Option<LookupReceiver> {
         if let Some(running) = segment.lookups.get(key) {
@@ -276,7 +276,7 @@ impl SharedTiers {
             sender,
             result: Err("the lookup panicked, or there is no tokio runtime".into()),
         };
-        task.start(|shared| shared.settings.resolver.resolve(parts, key));
+        task.start(|shared| shared.settings.resolver.resolve(head, key));
         Some(receiver)
     }
 

@@ -2,24 +2,22 @@
 
 use std::{collections::HashMap, fmt, sync::Arc};
 
-use http::request::Parts;
-
-use crate::{error::Error, key::Key, policy::Policy};
+use crate::{error::Error, key::Key, policy::Policy, request::RequestHead};
 
 use super::tier::Tier;
 
 /// Chooses a caller's tier.
 ///
-/// Implemented for closures `Fn(&Parts, &Key) -> Option<Tier>` with explicit argument types. Object-safe.
+/// Implemented for closures `Fn(&RequestHead<'_>, &Key) -> Option<Tier>` with explicit argument types. Object-safe.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not choose tiers",
     label = "not a choice of tiers",
     note = "use a `TierTable` or an `ExtensionTier`",
-    note = "or a closure with the types of its arguments: `|parts: &http::request::Parts, key: &tollgate::Key| None`"
+    note = "or a closure with the types of its arguments: `|head: &tollgate::RequestHead, key: &tollgate::Key| None`"
 )]
 pub trait TierChoice: Send + Sync + 'static {
     /// Returns the caller's tier, or `None` to leave the choice to a [`TierCache`](super::TierCache) or the policy's own quota.
-    fn tier(&self, parts: &Parts, key: &Key) -> Option<Tier>;
+    fn tier(&self, head: &RequestHead<'_>, key: &Key) -> Option<Tier>;
 
     /// Checks tiers that are known when the layer is built against the policy of the rule. By default there are none.
     ///
@@ -34,17 +32,17 @@ pub trait TierChoice: Send + Sync + 'static {
 
 impl<F> TierChoice for F
 where
-    F: Fn(&Parts, &Key) -> Option<Tier> + Send + Sync + 'static,
+    F: Fn(&RequestHead<'_>, &Key) -> Option<Tier> + Send + Sync + 'static,
 {
-    fn tier(&self, parts: &Parts, key: &Key) -> Option<Tier> {
-        self(parts, key)
+    fn tier(&self, head: &RequestHead<'_>, key: &Key) -> Option<Tier> {
+        self(head, key)
     }
 }
 
 // For a choice whose type is only known at run time.
 impl TierChoice for Arc<dyn TierChoice> {
-    fn tier(&self, parts: &Parts, key: &Key) -> Option<Tier> {
-        (**self).tier(parts, key)
+    fn tier(&self, head: &RequestHead<'_>, key: &Key) -> Option<Tier> {
+        (**self).tier(head, key)
     }
 
     fn validate(&self, policy: &Policy) -> Result<(), Error> {
@@ -62,8 +60,8 @@ impl TierChoice for Arc<dyn TierChoice> {
 pub struct ExtensionTier;
 
 impl TierChoice for ExtensionTier {
-    fn tier(&self, parts: &Parts, _: &Key) -> Option<Tier> {
-        parts.extensions.get::<Tier>().cloned()
+    fn tier(&self, head: &RequestHead<'_>, _: &Key) -> Option<Tier> {
+        head.extensions.get::<Tier>().cloned()
     }
 }
 
@@ -94,7 +92,7 @@ impl TierTable {
     /// ```
     /// use http::Request;
     /// use std::net::IpAddr;
-    /// use tollgate::{Key, Quota, extract::{ApiKey, KeyExtractor, PeerIp}};
+    /// use tollgate::{Key, Quota, RequestHead, extract::{ApiKey, KeyExtractor, PeerIp}};
     /// use tollgate::tiers::{Tier, TierChoice, TierTable};
     ///
     /// let caller = ApiKey::header("x-api-key").or_else(PeerIp);
@@ -104,11 +102,12 @@ impl TierTable {
     ///     (Key::from(office).labelled(caller.label()), Tier::unlimited()),
     /// ]);
     ///
-    /// let (by_key, ()) = Request::get("/").header("x-api-key", "k-acme").body(())?.into_parts();
-    /// let (by_address, ()) = Request::get("/").extension(office).body(())?.into_parts();
-    /// for parts in [by_key, by_address] {
-    ///     let key = caller.extract(&parts).found().expect("a caller");
-    ///     assert!(table.tier(&parts, &key).is_some());
+    /// let by_key = Request::get("/").header("x-api-key", "k-acme").body(())?;
+    /// let by_address = Request::get("/").extension(office).body(())?;
+    /// for request in [by_key, by_address] {
+    ///     let head = RequestHead::from(&request);
+    ///     let key = caller.extract(&head).found().expect("a caller");
+    ///     assert!(table.tier(&head, &key).is_some());
     /// }
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -120,7 +119,7 @@ impl TierTable {
 }
 
 impl TierChoice for TierTable {
-    fn tier(&self, _: &Parts, key: &Key) -> Option<Tier> {
+    fn tier(&self, _: &RequestHead<'_>, key: &Key) -> Option<Tier> {
         self.tiers.get(key).cloned()
     }
 

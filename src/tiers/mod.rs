@@ -14,15 +14,14 @@
 //! # Examples
 //!
 //! ```
-//! use http::request::Parts;
-//! use tollgate::{Key, Policy, Quota, extract::Header, tiers::{Tier, TierTable}};
+//! use tollgate::{Key, Policy, Quota, RequestHead, extract::Header, tiers::{Tier, TierTable}};
 //!
 //! let pro = Tier::new("pro", Quota::per_minute(1_000))?;
 //! let api = || Policy::new("api", Quota::per_minute(60)).key(Header::new("x-account"));
 //!
 //! // A closure.
 //! let trusted = pro.clone();
-//! let by_closure = api().tier_by(move |_: &Parts, key: &Key| {
+//! let by_closure = api().tier_by(move |_: &RequestHead, key: &Key| {
 //!     key.as_str().starts_with("pro-").then(|| trusted.clone())
 //! });
 //!
@@ -41,8 +40,7 @@
 //!
 //! ```
 //! use std::{collections::HashMap, io, time::Duration};
-//! use http::request::Parts;
-//! use tollgate::{Key, Policy, Quota, extract::Header, tiers::{Tier, TierCache}};
+//! use tollgate::{Key, Policy, Quota, RequestHead, extract::Header, tiers::{Tier, TierCache}};
 //!
 //! # #[derive(Clone)] struct Plans;
 //! # impl Plans { async fn of(&self, _: String) -> Result<Option<&'static str>, io::Error> { Ok(Some("pro")) } }
@@ -51,7 +49,7 @@
 //!     ("pro", Tier::new("pro", Quota::per_minute(1_000))?),
 //!     ("enterprise", Tier::new("enterprise", Quota::per_minute(20_000))?),
 //! ]);
-//! let cache = TierCache::builder(move |_: &Parts, account: &Key| {
+//! let cache = TierCache::builder(move |_: &RequestHead, account: &Key| {
 //!     let (plans, tiers) = (plans.clone(), tiers.clone());
 //!     let account = account.as_str().to_owned();
 //!     async move {

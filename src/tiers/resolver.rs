@@ -2,15 +2,13 @@
 
 use std::{error::Error, future::Future, pin::Pin};
 
-use http::request::Parts;
-
-use crate::key::Key;
+use crate::{key::Key, request::RequestHead};
 
 use super::tier::Tier;
 
 /// Looks a caller's tier up in a database or over the network.
 ///
-/// Implemented for closures `Fn(&Parts, &Key) -> impl Future` with explicit argument types. The future borrows nothing, since
+/// Implemented for closures `Fn(&RequestHead<'_>, &Key) -> impl Future` with explicit argument types. The future borrows nothing, since
 /// it may outlive the request: copy what it needs from the request head, and clone shared state. Object-safe.
 ///
 /// The result is cached by *key*, so it must not depend on anything else in the request. Use the request head only to read
@@ -18,11 +16,11 @@ use super::tier::Tier;
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not look tiers up",
     label = "not a lookup of tiers",
-    note = "use a closure with the types of its arguments that returns a future without borrows: `|parts: &http::request::Parts, key: &tollgate::Key| async {{ Ok::<_, Infallible>(None) }}`"
+    note = "use a closure with the types of its arguments that returns a future without borrows: `|head: &tollgate::RequestHead, key: &tollgate::Key| async {{ Ok::<_, Infallible>(None) }}`"
 )]
 pub trait TierResolver: Send + Sync + 'static {
     /// Returns the caller's tier, or `None` if the policy's own quota applies.
-    fn resolve(&self, parts: &Parts, key: &Key) -> TierLookup;
+    fn resolve(&self, head: &RequestHead<'_>, key: &Key) -> TierLookup;
 }
 
 /// The future of a lookup.
@@ -31,12 +29,12 @@ pub type TierLookup =
 
 impl<F, T, E> TierResolver for F
 where
-    F: Fn(&Parts, &Key) -> T + Send + Sync + 'static,
+    F: Fn(&RequestHead<'_>, &Key) -> T + Send + Sync + 'static,
     T: Future<Output = Result<Option<Tier>, E>> + Send + 'static,
     E: Into<Box<dyn Error + Send + Sync>>,
 {
-    fn resolve(&self, parts: &Parts, key: &Key) -> TierLookup {
-        let lookup = self(parts, key);
+    fn resolve(&self, head: &RequestHead<'_>, key: &Key) -> TierLookup {
+        let lookup = self(head, key);
         Box::pin(async move { lookup.await.map_err(Into::into) })
     }
 }

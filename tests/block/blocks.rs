@@ -16,7 +16,7 @@ use futures_util::future::join_all;
 use http::{Request, Response, StatusCode, request::Parts};
 use tokio::task::JoinSet;
 use tollgate::{
-    Decision, ErrorKind, Key, Policy, Quota, RateLimitLayer, RateLimiter,
+    Decision, ErrorKind, Key, Policy, Quota, RateLimitLayer, RateLimiter, RequestHead,
     algorithm::Algorithm,
     block::{Block, BlockList, BlockTarget},
     charge::{Charge, Receipt},
@@ -624,7 +624,7 @@ async fn key_of_an_unlimited_tier_can_be_blocked() {
     let policy = Policy::new("api", Quota::per_hour(10));
     let rule = policy.key(Header::new("x-user"));
     let layer = RateLimitLayer::builder()
-        .policy(rule.tier_by(|_: &Parts, _: &Key| Some(Tier::unlimited())))
+        .policy(rule.tier_by(|_: &RequestHead, _: &Key| Some(Tier::unlimited())))
         .build()
         .expect("a layer");
     let limiter = layer.limiter();
@@ -656,7 +656,7 @@ async fn first_request_under_an_unlimited_tier_waits_for_the_list_of_blocks() {
         let rule = api().key(Header::new("x-user"));
         RateLimitLayer::builder()
             .limiter(&instance(server.url()))
-            .policy(rule.tier_by(|_: &Parts, _: &Key| Some(Tier::unlimited())))
+            .policy(rule.tier_by(|_: &RequestHead, _: &Key| Some(Tier::unlimited())))
             .build()
             .expect("a layer")
     };

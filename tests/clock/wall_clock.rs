@@ -11,11 +11,11 @@ use std::{
 };
 
 use axum::{Router, body::Body};
-use http::{HeaderMap, Method, Request, Response, request::Parts};
+use http::{HeaderMap, Method, Request, Response};
 use http_body_util::BodyExt;
 use serde_json::Value;
 use tollgate::{
-    Key, Policy, Quota, RateLimitLayer, RateLimiter,
+    Key, Policy, Quota, RateLimitLayer, RateLimiter, RequestHead,
     clock::{Clock, Timestamp},
     config::{
         Format, RuleSet,
@@ -152,9 +152,9 @@ async fn responses(layer: &RateLimitLayer, caller: &str) -> (Vec<HeaderMap>, Tim
     for _ in 0..3 {
         let request = Request::builder().header("x-caller", caller).body(());
         let response = app.clone().oneshot(request.expect("a request")).await;
-        let (parts, _) = response.expect("infallible").into_parts();
-        seen = seen.or(parts.extensions.get::<Timestamp>().copied());
-        headers.push(parts.headers);
+        let (head, _) = response.expect("infallible").into_parts();
+        seen = seen.or(head.extensions.get::<Timestamp>().copied());
+        headers.push(head.headers);
     }
     (headers, seen.expect("the first was admitted"))
 }
@@ -183,7 +183,7 @@ async fn headers_and_handlers_show_the_wall_clock_of_the_moment() {
         (layer.headers(headers).build().expect("a layer"), unit)
     });
     // Of two decisions, before and after a lookup, one is made.
-    let user = |_: &Parts| future::ready(Ok::<_, Infallible>(Some(Key::new("ada"))));
+    let user = |_: &RequestHead| future::ready(Ok::<_, Infallible>(Some(Key::new("ada"))));
     let looked_up = RateLimitLayer::builder()
         .policy(hourly().key(Header::new("x-caller")))
         .policy(Policy::new("plenty", Quota::per_hour(1_000)).key_async(user))

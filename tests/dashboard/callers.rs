@@ -3,10 +3,10 @@
 use std::net::{IpAddr, SocketAddr};
 
 use axum::Router;
-use http::{Request, StatusCode, request::Parts};
+use http::{Request, StatusCode};
 use serde_json::{Value, json};
 use tollgate::{
-    Key, Policy, Quota, RateLimitLayer,
+    Key, Policy, Quota, RateLimitLayer, RequestHead,
     dashboard::Dashboard,
     extract::{ApiKey, ClientIp, Global, Header, KeyExtractor, PeerIp},
     rules::OnMissingKey,
@@ -29,7 +29,7 @@ fn shop() -> RateLimitLayer {
         .policy(
             policy("api")
                 .key(customer.or_else(PeerIp))
-                .tier_by(|_: &Parts, _: &Key| None::<Tier>),
+                .tier_by(|_: &RequestHead, _: &Key| None::<Tier>),
         )
         .policy(Policy::new("networks", Quota::per_hour(100)).key(ClientIp::peer().ipv4_prefix(24)))
         .policy(

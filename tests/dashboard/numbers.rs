@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use axum::Router;
 use serde_json::{Value, json};
 use tollgate::{
-    OnOutage, Policy, Quota, RateLimitLayer, RateLimiter, dashboard::Dashboard, extract::Header,
-    rules::RuleMode, tiers::Tier,
+    OnOutage, Policy, Quota, RateLimitLayer, RateLimiter, RequestHead, dashboard::Dashboard,
+    extract::Header, rules::RuleMode, tiers::Tier,
 };
 
 use super::{READ, WRITE, call, get, guarded, key_of, layer};
@@ -63,8 +63,8 @@ async fn state_lists_the_policies_with_their_quotas_and_modes() {
 #[tokio::test]
 async fn decisions_are_counted_by_policy_tier_and_outcome_since_the_dashboard_was_built() {
     let tier = Tier::new("pro", Quota::per_hour(2)).expect("a tier");
-    let by_name = move |parts: &http::request::Parts, _: &tollgate::Key| {
-        (parts.headers["x-caller"] == "pro").then(|| tier.clone())
+    let by_name = move |head: &RequestHead, _: &tollgate::Key| {
+        (head.headers["x-caller"] == "pro").then(|| tier.clone())
     };
     let policy = Policy::new("api", Quota::per_hour(1));
     let layer = RateLimitLayer::builder()

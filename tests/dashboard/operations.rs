@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use axum::Router;
-use http::{Method, StatusCode, request::Parts};
+use http::{Method, StatusCode};
 use serde_json::json;
 use tollgate::{
-    ErrorKind, Key, Policy, Quota, RateLimitLayer,
+    ErrorKind, Key, Policy, Quota, RateLimitLayer, RequestHead,
     clock::{Clock, Timestamp},
     dashboard::Dashboard,
     extract::{HashSecret, Header},
@@ -175,7 +175,7 @@ async fn key_is_found_in_every_form_in_which_an_operator_knows_it() {
     ];
     let policy = Policy::new("api", Quota::per_hour(3));
     let layer = RateLimitLayer::builder()
-        .policy(policy.clone().key(|_: &Parts| None::<Key>))
+        .policy(policy.clone().key(|_: &RequestHead| None::<Key>))
         .build()
         .expect("a layer");
     let builder = Dashboard::builder(&layer).hash_secret(secret);

@@ -3,9 +3,9 @@
 use std::{convert::Infallible, io, time::Duration};
 
 use axum::body::Body;
-use http::{Request, Response, StatusCode, request::Parts};
+use http::{Request, Response, StatusCode};
 use tollgate::{
-    ErrorKind, Key, OnOutage, Policy, Quota, RateLimitLayer, RateLimiter,
+    ErrorKind, Key, OnOutage, Policy, Quota, RateLimitLayer, RateLimiter, RequestHead,
     builder::RateLimitLayerBuilder,
     clock::{Clock, Timestamp},
     decision::{CountedBy, Outcome, Retry, Usage},
@@ -246,8 +246,9 @@ fn banning(name: &str, denials: u32) -> Policy {
 /// Adds rules with penalties.
 fn with_bans(builder: RateLimitLayerBuilder) -> RateLimitLayerBuilder {
     let user = || Header::new("x-user");
-    let tier =
-        |_: &Parts, _: &Key| Some(Tier::new("acme", Quota::new(4, 10 * SECOND)).expect("a tier"));
+    let tier = |_: &RequestHead, _: &Key| {
+        Some(Tier::new("acme", Quota::new(4, 10 * SECOND)).expect("a tier"))
+    };
     builder
         .policy(
             banning("banning", 2)
@@ -279,13 +280,13 @@ fn with_bans(builder: RateLimitLayerBuilder) -> RateLimitLayerBuilder {
 
 /// A layer with a rule of each kind.
 fn layer() -> RateLimitLayerBuilder {
-    let by_tier = |_: &Parts, key: &Key| match key.as_str() {
+    let by_tier = |_: &RequestHead, key: &Key| match key.as_str() {
         "pro" => Some(Tier::new("pro", Quota::per_day(4)).expect("a tier")),
         "free" => Some(Tier::unlimited()),
         "banned" => Some(Tier::forbidden()),
         _ => None,
     };
-    let looked_up = TierCache::builder(|_: &Parts, key: &Key| {
+    let looked_up = TierCache::builder(|_: &RequestHead, key: &Key| {
         let is_slow = key.as_str() == "slow";
         async move {
             if is_slow {
@@ -295,8 +296,8 @@ fn layer() -> RateLimitLayerBuilder {
         }
     });
     let looked_up = looked_up.build().expect("a usable cache");
-    let session = |parts: &Parts| {
-        let session = parts.headers.get("x-session").cloned();
+    let session = |head: &RequestHead| {
+        let session = head.headers.get("x-session").cloned();
         async move {
             match session {
                 Some(session) if session == "broken" => Err(io::Error::other("no database")),
@@ -377,8 +378,8 @@ async fn explain(
     path: &str,
     headers: &[(&str, &str)],
 ) -> RequestExplanation {
-    let (parts, _) = request(path, headers).into_parts();
-    layer.explain(&parts).await.expect("explained")
+    let (head, _) = request(path, headers).into_parts();
+    layer.explain(&head).await.expect("explained")
 }
 
 #[tokio::test]
@@ -571,7 +572,7 @@ async fn explanation_of_a_request_reads_well_in_a_terminal_and_has_no_key() {
         .policy(
             Policy::new("per-user", Quota::per_minute(100).burst(20))
                 .key(Header::new("x-user"))
-                .tier_by(move |_: &Parts, _: &Key| Some(pro.clone())),
+                .tier_by(move |_: &RequestHead, _: &Key| Some(pro.clone())),
         )
         .policy(
             Policy::new("trial", Quota::per_hour(1))
@@ -615,8 +616,8 @@ uploads: limited, 0 of 1 units left, all back in 24 h
 fn explanations_can_be_awaited_on_any_thread() {
     fn assert_send<T: Send>(_: T) {}
     let layer = layer().build().expect("a usable layer");
-    let (parts, _) = request("/", &[]).into_parts();
-    assert_send(layer.explain(&parts));
+    let (head, _) = request("/", &[]).into_parts();
+    assert_send(layer.explain(&head));
     assert_send(layer.limiter().explain(&Key::new("ada")));
 }
 

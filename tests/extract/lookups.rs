@@ -14,14 +14,14 @@ use std::{
 };
 
 use axum::{Extension, Router, body::Body, routing::get};
-use http::{Request, Response, StatusCode, request::Parts};
+use http::{Request, Response, StatusCode};
 use proptest::{collection::vec, prelude::*};
 use tokio::{
     sync::{Notify, RwLock, oneshot},
     task, time,
 };
 use tollgate::{
-    Decision, Error, ErrorKind, Key, Policy, Quota, RateLimitLayer,
+    Decision, Error, ErrorKind, Key, Policy, Quota, RateLimitLayer, RequestHead,
     algorithm::{Algorithm, QueueLimits},
     builder::RateLimitLayerBuilder,
     charge::{Charge, Correction, Receipt},
@@ -108,9 +108,9 @@ struct Session {
 }
 
 impl AsyncKeyExtractor for Session {
-    fn extract(&self, parts: &Parts) -> KeyLookup {
+    fn extract(&self, head: &RequestHead) -> KeyLookup {
         let sessions = Arc::clone(&self.sessions);
-        let session = parts.headers.get("x-session").cloned();
+        let session = head.headers.get("x-session").cloned();
         Box::pin(async move {
             let Some(session) = session else {
                 return Ok(Extracted::Absent);
@@ -135,19 +135,19 @@ async fn nothing_is_looked_up_for_a_request_that_is_over_a_limit(world: World) {
     let asked = Arc::new(AtomicUsize::new(0));
     let counted = |asked: &Arc<AtomicUsize>| {
         let asked = Arc::clone(asked);
-        move |_: &Parts| {
+        move |_: &RequestHead| {
             let number = asked.fetch_add(1, Ordering::Relaxed);
             future::ready(Ok::<_, Infallible>(Some(Key::from(number as u64))))
         }
     };
     let tiers_asked = Arc::clone(&asked);
-    let tiers = TierCache::builder(move |_: &Parts, _: &Key| {
+    let tiers = TierCache::builder(move |_: &RequestHead, _: &Key| {
         tiers_asked.fetch_add(1, Ordering::Relaxed);
         future::ready(Ok::<_, Infallible>(None))
     });
     let tiers = tiers.build().expect("a usable cache");
     let made_up = Arc::new(AtomicUsize::new(0));
-    let made_up = move |_: &Parts| {
+    let made_up = move |_: &RequestHead| {
         let number = made_up.fetch_add(1, Ordering::Relaxed);
         Key::from(number as u64)
     };
@@ -203,7 +203,7 @@ async fn rules_that_wait_and_rules_that_do_not_are_decided_all_or_nothing(mut wo
 async fn both_decisions_are_one_in_the_order_of_the_rules(world: World) {
     let policy = |name| Policy::new(name, Quota::per_hour(10));
     let tier = Tier::new("pro", Quota::per_hour(100)).expect("a usable tier");
-    let tiers = TierCache::builder(move |_: &Parts, _: &Key| {
+    let tiers = TierCache::builder(move |_: &RequestHead, _: &Key| {
         future::ready(Ok::<_, Infallible>(Some(tier.clone())))
     });
     let tiers = tiers.build().expect("a usable cache");
@@ -261,7 +261,7 @@ async fn both_decisions_are_one_in_the_order_of_the_rules(world: World) {
 
 // Who has no key has had a lookup: it is not free.
 async fn charge_before_the_lookups_stands_when_they_find_no_key(world: World) {
-    let twice = |_: &Parts| future::ready(Ok::<_, Infallible>(Extracted::<Key>::Ambiguous));
+    let twice = |_: &RequestHead| future::ready(Ok::<_, Infallible>(Extracted::<Key>::Ambiguous));
     for (number, (rule, status)) in [
         (plan().key_async(nobody), 400),
         (plan().key_async(fails), 503),
@@ -302,7 +302,7 @@ async fn charge_before_the_lookups_stands_when_they_find_no_key(world: World) {
 }
 
 async fn charge_before_the_lookups_stands_when_a_tier_is_forbidden(world: World) {
-    let tiers = TierCache::builder(|_: &Parts, _: &Key| {
+    let tiers = TierCache::builder(|_: &RequestHead, _: &Key| {
         future::ready(Ok::<_, Infallible>(Some(Tier::forbidden())))
     });
     let tiers = tiers.build().expect("a usable cache");
@@ -357,7 +357,7 @@ async fn lookups_that_end_in_a_denial_are_bounded_by_a_policy_that_counts_denied
     let per_client = Policy::new("client", Quota::per_hour(5)).count_denied(true);
     let asked = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&asked);
-    let session = move |_: &Parts| {
+    let session = move |_: &RequestHead| {
         counted.fetch_add(1, Ordering::Relaxed);
         future::ready(Ok::<_, Infallible>(Some(Key::new("ada"))))
     };
@@ -375,7 +375,7 @@ async fn lookups_that_end_in_a_denial_are_bounded_by_a_policy_that_counts_denied
 async fn clients_that_hang_up_in_a_queue_spend_what_a_layer_outside_of_it_charges() {
     let asked = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&asked);
-    let session = move |_: &Parts| {
+    let session = move |_: &RequestHead| {
         counted.fetch_add(1, Ordering::Relaxed);
         future::ready(Ok::<_, Infallible>(Some(Key::new("ada"))))
     };
@@ -594,7 +594,7 @@ proptest! {
             let head = |number: usize| policies[number].clone().key(key(number)).on_missing_key(OnMissingKey::Skip);
             let later = |number: usize| {
                 let key = key(number);
-                let looked = move |parts: &Parts| future::ready(Ok::<_, Infallible>(key.extract(parts)));
+                let looked = move |head: &RequestHead| future::ready(Ok::<_, Infallible>(key.extract(head)));
                 policies[number].clone().key_async(looked).on_missing_key(OnMissingKey::Skip)
             };
             let without = plain.layer((0..rules.len()).map(head)).layer(service_fn(fine));
@@ -626,7 +626,7 @@ async fn all_keys_are_looked_up_at_the_same_time() {
     let meeting = Arc::new(tokio::sync::Barrier::new(3));
     let meet = |name: &'static str| {
         let meeting = Arc::clone(&meeting);
-        Policy::new(name, Quota::per_hour(10)).key_async(move |_: &Parts| {
+        Policy::new(name, Quota::per_hour(10)).key_async(move |_: &RequestHead| {
             let meeting = Arc::clone(&meeting);
             async move {
                 meeting.wait().await;
@@ -651,7 +651,7 @@ async fn nothing_is_looked_up_for_a_request_that_the_rule_does_not_count() {
     let asked = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&asked);
     let rule = plan()
-        .key_async(move |_: &Parts| {
+        .key_async(move |_: &RequestHead| {
             counter.fetch_add(1, Ordering::Relaxed);
             future::ready(Ok::<_, Infallible>(Some(Key::GLOBAL)))
         })
@@ -802,7 +802,7 @@ async fn request_dropped_while_its_key_is_looked_up_is_charged_by_its_head_only(
 async fn service_that_was_polled_ready_is_called_when_the_key_is_there() {
     let (tell, told) = oneshot::channel();
     let told = Mutex::new(Some(told));
-    let rule = plan().key_async(move |_: &Parts| {
+    let rule = plan().key_async(move |_: &RequestHead| {
         let told = told.lock().expect("nobody panics").take();
         async move { Ok::<_, oneshot::error::RecvError>(Some(told.expect("asked once").await?)) }
     });
@@ -881,18 +881,18 @@ fn layer(rules: impl IntoIterator<Item = Rule>) -> RateLimitLayer {
 }
 
 fn at_once(key: &'static str) -> impl AsyncKeyExtractor {
-    move |_: &Parts| future::ready(Ok::<_, Infallible>(Some(Key::new(key))))
+    move |_: &RequestHead| future::ready(Ok::<_, Infallible>(Some(Key::new(key))))
 }
 
-fn never(_: &Parts) -> future::Pending<Result<Option<Key>, Infallible>> {
+fn never(_: &RequestHead) -> future::Pending<Result<Option<Key>, Infallible>> {
     future::pending()
 }
 
-fn fails(_: &Parts) -> future::Ready<Result<Option<Key>, io::Error>> {
+fn fails(_: &RequestHead) -> future::Ready<Result<Option<Key>, io::Error>> {
     future::ready(Err(io::Error::other("the session store is away")))
 }
 
-fn nobody(_: &Parts) -> future::Ready<Result<Option<Key>, io::Error>> {
+fn nobody(_: &RequestHead) -> future::Ready<Result<Option<Key>, io::Error>> {
     future::ready(Ok(None))
 }
 
@@ -941,7 +941,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 #[tokio::test]
 async fn handler_of_a_request_that_is_passed_over_knows_of_the_layer() {
     for is_looked_up_first in [false, true] {
-        let absent = |_: &Parts| future::ready(Ok::<_, Infallible>(None));
+        let absent = |_: &RequestHead| future::ready(Ok::<_, Infallible>(None));
         let rule = plan().key_async(absent).on_missing_key(OnMissingKey::Skip);
         let rule = match is_looked_up_first {
             true => rule,

@@ -11,13 +11,13 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use http::{Method, Request, Response, StatusCode, header, request::Parts};
+use http::{Method, Request, Response, StatusCode, header};
 use tokio::{
     task::{JoinSet, yield_now},
     time::{self, Instant},
 };
 use tollgate::{
-    Decision, ErrorKind, Key, Policy, Quota, RateLimitLayer,
+    Decision, ErrorKind, Key, Policy, Quota, RateLimitLayer, RequestHead,
     algorithm::{Algorithm, QueueLimits},
     charge::{Correction, Receipt},
     clock::Timestamp,
@@ -607,7 +607,7 @@ async fn layer_starts_requests_as_nginx_does() {
 async fn cost_by_method(world: World) {
     let rule = plan()
         .key(Global)
-        .cost_by(|parts: &Parts| match parts.method {
+        .cost_by(|head: &RequestHead| match *head.method {
             Method::GET => 1,
             _ => 4,
         });
@@ -820,8 +820,8 @@ fn costing(units: u64) -> Request<()> {
     request.expect("it is well formed")
 }
 
-fn by_header(parts: &Parts) -> u64 {
-    let text = parts.headers["x-cost"].to_str().expect("it is text");
+fn by_header(head: &RequestHead) -> u64 {
+    let text = head.headers["x-cost"].to_str().expect("it is text");
     text.parse().expect("it is a number")
 }
 

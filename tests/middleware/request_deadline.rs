@@ -8,9 +8,9 @@ use std::{
 };
 
 use axum::{Router, body::Body, routing::get};
-use http::{Request, request::Parts};
+use http::Request;
 use tollgate::{
-    Key, Policy, Quota, RateLimitLayer, RateLimiter,
+    Key, Policy, Quota, RateLimitLayer, RateLimiter, RequestHead,
     extract::Global,
     memory::MemoryStore,
     middleware::RateLimitInfo,
@@ -88,7 +88,7 @@ async fn layers_on_one_limiter_wait_for_one_deadline() {
 #[tokio::test]
 async fn decisions_before_and_after_lookups_wait_for_one_deadline() {
     let server = Server::start();
-    let session = |_: &Parts| future::ready(Ok::<_, Infallible>(Some(Key::new("ada"))));
+    let session = |_: &RequestHead| future::ready(Ok::<_, Infallible>(Some(Key::new("ada"))));
     let limiter = limiter(&server);
     let layer = |[all, user]: [&'static str; 2]| {
         let layer = RateLimitLayer::builder()
@@ -205,7 +205,7 @@ async fn layers_whose_keys_are_on_several_nodes_wait_for_one_deadline() {
         let builder = RateLimitLayer::builder().limiter(&limiter);
         // With three keys at random there are two slots at least.
         let builder = names.into_iter().fold(builder, |builder, name| {
-            builder.policy(quota(name).key(move |_: &Parts| Some(Key::new(name))))
+            builder.policy(quota(name).key(move |_: &RequestHead| Some(Key::new(name))))
         });
         builder.build().expect("a usable layer")
     };

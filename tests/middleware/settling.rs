@@ -14,7 +14,7 @@ use std::{
 
 use axum::{Router, body::Body, routing::get};
 use bytes::Bytes;
-use http::{Request, Response, StatusCode, request::Parts};
+use http::{Request, Response, StatusCode};
 use http_body::{Body as _, Frame};
 use http_body_util::BodyExt;
 use tokio::{
@@ -24,7 +24,7 @@ use tokio::{
     time,
 };
 use tollgate::{
-    Decision, ErrorKind, Key, Policy, Quota, RateLimitLayer,
+    Decision, ErrorKind, Key, Policy, Quota, RateLimitLayer, RequestHead,
     algorithm::{
         Algorithm, BucketState, Counter, Counting, LogState, QueueLimits, RefundToken, Refunded,
         SlidingState, WindowStart, WindowState,
@@ -721,7 +721,7 @@ fn settling_what_always_costs_nothing_is_refused_when_the_layer_is_built() {
     assert!(error.to_string().contains("\"plan\""), "{error}");
     for rule in [
         rule().cost_by(|_| 1),
-        rule().cost_when(|_: &Parts| true, 1),
+        rule().cost_when(|_: &RequestHead| true, 1),
         plan().cost(0).key(Global),
     ] {
         assert!(build(rule).is_ok());
@@ -917,13 +917,13 @@ async fn handler_may_speak_of_the_cost_of_a_request_that_is_charged_nothing() {
     type Setup = fn(RateLimitLayerBuilder, Rule) -> RateLimitLayerBuilder;
     let setups: [(&str, Setup); 8] = [
         ("skipped", |builder, rule| {
-            builder.skip(|_: &Parts| true).policy(rule)
+            builder.skip(|_: &RequestHead| true).policy(rule)
         }),
         ("not counted", |builder, rule| {
-            builder.policy(rule.unless(|_: &Parts| true))
+            builder.policy(rule.unless(|_: &RequestHead| true))
         }),
         ("of an unlimited tier", |builder, rule| {
-            let tier = |_: &Parts, _: &Key| Some(Tier::unlimited());
+            let tier = |_: &RequestHead, _: &Key| Some(Tier::unlimited());
             builder.policy(rule.tier_by(tier))
         }),
         ("without a key", |builder, _| {
@@ -933,7 +933,9 @@ async fn handler_may_speak_of_the_cost_of_a_request_that_is_charged_nothing() {
         }),
         ("not counted beside one in flight", |builder, rule| {
             let slot = Policy::concurrency("slot", 1).key(Global);
-            builder.policy(slot).policy(rule.unless(|_: &Parts| true))
+            builder
+                .policy(slot)
+                .policy(rule.unless(|_: &RequestHead| true))
         }),
         ("a peek", |builder, rule| {
             builder.policy(rule.cost_by(|_| 0))
@@ -1625,8 +1627,8 @@ fn costing(units: u64) -> Request<()> {
 }
 
 /// What the head says that a request costs.
-fn header(parts: &Parts) -> u64 {
-    let text = parts.headers["x-cost"].to_str().expect("it is text");
+fn header(head: &RequestHead) -> u64 {
+    let text = head.headers["x-cost"].to_str().expect("it is text");
     text.parse().expect("it is a number")
 }
 

@@ -3,9 +3,9 @@
 use std::{convert::Infallible, env, future, time::Duration};
 
 use axum::body::{Body, to_bytes};
-use http::{Request, Response, request::Parts};
+use http::{Request, Response};
 use tollgate::{
-    Decision, Key, Policy, Quota, RateLimitLayer, RateLimiter,
+    Decision, Key, Policy, Quota, RateLimitLayer, RateLimiter, RequestHead,
     algorithm::{Algorithm, QueueLimits, WindowStart},
     block::Block,
     charge::{Charge, Receipt},
@@ -58,10 +58,10 @@ async fn denial_that_uses_up_another_policy_has_the_wait_of_that_policy(world: W
             .oneshot(Request::new(()))
             .await
             .expect("infallible");
-        let (parts, body) = response.into_parts();
+        let (head, body) = response.into_parts();
         let body = to_bytes(Body::new(body), usize::MAX).await.expect("a body");
         let header = |name: &str| {
-            let value = parts.headers.get(name);
+            let value = head.headers.get(name);
             value.map(|value| value.to_str().expect("text").to_owned())
         };
         let headers = [
@@ -74,7 +74,7 @@ async fn denial_that_uses_up_another_policy_has_the_wait_of_that_policy(world: W
         ];
         let headers = headers.map(|name| header(name).unwrap_or_default());
         let body = String::from_utf8(body.to_vec()).expect("text");
-        (parts.status.as_u16(), headers, body)
+        (head.status.as_u16(), headers, body)
     };
     assert_eq!(ask().await.0, 200);
     let (status, headers, body) = ask().await;
@@ -142,7 +142,7 @@ async fn wait_is_exact_for_each_algorithm(world: World) {
 }
 
 async fn wait_after_lookups_includes_a_policy_that_was_decided_before(mut world: World) {
-    let user = |_: &Parts| future::ready(Ok::<_, Infallible>(Some(Key::new("ada"))));
+    let user = |_: &RequestHead| future::ready(Ok::<_, Infallible>(Some(Key::new("ada"))));
     let rules: [Rule; 2] = [
         hourly(2).count_denied(true).key(Global),
         Policy::new("second", Quota::per_second(1)).key_async(user),

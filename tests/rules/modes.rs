@@ -5,7 +5,7 @@ use std::{collections::HashSet, convert::Infallible, time::Duration};
 use axum::body::Body;
 use http::{Request, Response, StatusCode};
 use tollgate::{
-    Decision, ErrorKind, Key, Policy, Quota, RateLimitLayer,
+    Decision, ErrorKind, Key, Policy, Quota, RateLimitLayer, RequestHead,
     builder::RateLimitLayerBuilder,
     clock::{Clock, Timestamp},
     decision::Outcome,
@@ -138,11 +138,8 @@ async fn kill_switch_of_a_layer_and_of_a_rule_acts_on_the_next_request_and_keeps
 
 #[tokio::test]
 async fn shadow_rejects_neither_a_missing_key_nor_a_repeated_one_nor_a_forbidden_request_or_tier() {
-    let forbidden = |parts: &http::request::Parts, _: &Key| {
-        let is_banned = parts
-            .headers
-            .get("x-user")
-            .is_some_and(|user| user == "eve");
+    let forbidden = |head: &RequestHead, _: &Key| {
+        let is_banned = head.headers.get("x-user").is_some_and(|user| user == "eve");
         is_banned.then(Tier::forbidden)
     };
     let build = |mode| {
@@ -199,12 +196,12 @@ async fn more_rules_than_can_be_decided_reject_nothing_in_shadow() {
     let tiered = shadow
         .iter()
         .cloned()
-        .map(|rule| rule.tier_by(|_: &http::request::Parts, _: &Key| None::<Tier>));
+        .map(|rule| rule.tier_by(|_: &RequestHead, _: &Key| None::<Tier>));
     let tiered = layer(tiered).build().expect("a layer");
     assert_eq!(status(&tiered, of("ada")).await, StatusCode::OK);
     // With a key that is looked up after the first decision.
-    let found = |parts: &http::request::Parts| {
-        std::future::ready(Ok::<_, Infallible>(Header::new("x-user").extract(parts)))
+    let found = |head: &RequestHead| {
+        std::future::ready(Ok::<_, Infallible>(Header::new("x-user").extract(head)))
     };
     for (mode, expected) in [
         (RuleMode::Shadow, StatusCode::OK),

@@ -6,10 +6,10 @@ use std::sync::{
 };
 
 use axum::body::Body;
-use http::{Method, Request, Response, StatusCode, request::Parts};
+use http::{Method, Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use tollgate::{
-    Decision, Key, Policy, Quota, RateLimitLayer,
+    Decision, Key, Policy, Quota, RateLimitLayer, RequestHead,
     extract::Global,
     matching::{HasHeader, Methods, PathPattern, Preflight},
     rejection::{Reason, Rejection},
@@ -33,7 +33,7 @@ async fn rule_counts_only_what_all_its_matchers_match(world: World) {
         .when(Methods::new([Method::POST]))
         .unless(HasHeader::new("x-dry-run"))
         .unless(PathPattern::new("/api/free"))
-        .unless(|parts: &Parts| parts.uri.query() == Some("free"));
+        .unless(|head: &RequestHead| head.uri.query() == Some("free"));
     let app = world.layer([rule]).layer(service_fn(fine));
     for (method, uri, header, left) in [
         ("POST", "/api/x", "x-other", 9),
@@ -63,7 +63,7 @@ async fn costs_go_by_the_first_matcher_that_matches_and_in_doubt_by_the_dearest(
     let rule = policy
         .clone()
         .key(Global)
-        .cost_by(|parts: &Parts| if parts.uri.query().is_some() { 3 } else { 2 })
+        .cost_by(|head: &RequestHead| if head.uri.query().is_some() { 3 } else { 2 })
         .cost_when(PathPattern::new("/reports/{id}"), 50)
         .cost_when(Methods::new([Method::POST]), 20)
         .cost_when(PathPattern::new("/reports/free"), 0)
@@ -115,7 +115,7 @@ async fn rules_with_different_matchers_are_decided_all_or_nothing(world: World) 
 async fn forbidden_request_gets_403_and_is_charged_nothing(world: World) {
     let reached = Arc::new(AtomicUsize::new(0));
     let asked = Arc::clone(&reached);
-    let rule = plan().key(move |_: &Parts| {
+    let rule = plan().key(move |_: &RequestHead| {
         asked.fetch_add(1, Ordering::Relaxed);
         Some(Key::GLOBAL)
     });

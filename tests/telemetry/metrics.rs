@@ -14,11 +14,11 @@ use std::{
 };
 
 use axum::body::Body;
-use http::{Request, Response, StatusCode, request::Parts};
+use http::{Request, Response, StatusCode};
 use metrics::set_default_local_recorder;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusRecorder};
 use tollgate::{
-    ErrorKind, Key, OnOutage, Policy, Quota, RateLimitLayer, RateLimiter,
+    ErrorKind, Key, OnOutage, Policy, Quota, RateLimitLayer, RateLimiter, RequestHead,
     block::Block,
     call::CallLimitLayer,
     charge::Receipt,
@@ -357,7 +357,7 @@ async fn tier_cache_counts_hits_misses_and_failed_lookups() {
     let _installed = set_default_local_recorder(&recorder);
     let is_down = Arc::new(AtomicBool::new(true));
     let database = Arc::clone(&is_down);
-    let cache = TierCache::builder(move |_: &Parts, _: &Key| {
+    let cache = TierCache::builder(move |_: &RequestHead, _: &Key| {
         let is_down = database.load(Ordering::Relaxed);
         async move {
             if is_down {
@@ -595,8 +595,8 @@ fn over_redis(server: &Server, policy: &Policy) -> RateLimiter {
 /// Returns a cache of plans. The caller `pro` has one.
 fn plans() -> TierCache {
     let pro = Tier::new("pro", Quota::per_hour(100)).expect("a tier");
-    let lookup = move |parts: &Parts, _: &Key| {
-        let is_pro = parts.headers["x-caller"] == "pro";
+    let lookup = move |head: &RequestHead, _: &Key| {
+        let is_pro = head.headers["x-caller"] == "pro";
         let tier = is_pro.then(|| pro.clone());
         async move { Ok::<_, io::Error>(tier) }
     };

@@ -6,10 +6,10 @@ use std::{
     time::Duration,
 };
 
-use http::{StatusCode, request::Parts};
+use http::StatusCode;
 use http_body_util::BodyExt;
 use tollgate::{
-    Decision, ErrorKind, Key, Policy, Quota, RateLimiter,
+    Decision, ErrorKind, Key, Policy, Quota, RateLimiter, RequestHead,
     algorithm::{Algorithm, QueueLimits, WindowStart},
     charge::Correction,
     extract::{Global, Header},
@@ -127,13 +127,13 @@ async fn one_tier_holds_under_several_policies(world: World) {
         let policy = Policy::new(name, Quota::per_hour(10));
         policy
             .key(Global)
-            .tier_by(move |_: &Parts, _: &Key| Some(pro.clone()))
+            .tier_by(move |_: &RequestHead, _: &Key| Some(pro.clone()))
     };
     let window = Policy::new("window", Quota::per_hour(10)).algorithm(Algorithm::SlidingWindow);
     let other = pro.clone();
     let window = window
         .key(Global)
-        .tier_by(move |_: &Parts, _: &Key| Some(other.clone()));
+        .tier_by(move |_: &RequestHead, _: &Key| Some(other.clone()));
     let app = world
         .layer([
             rule("one"),
@@ -195,8 +195,8 @@ async fn unlimited_tier_is_not_counted_and_denied_tier_is_refused(world: World) 
 async fn cost_of_a_rule_counts_under_a_tier_too(world: World) {
     let policy = Policy::new("api", Quota::per_hour(10)).cost(3);
     let rule = policy.key(Header::new("x-caller")).tier_by(by_name());
-    let rule = rule.cost_by(|parts: &Parts| {
-        if parts.headers.contains_key("x-cost") {
+    let rule = rule.cost_by(|head: &RequestHead| {
+        if head.headers.contains_key("x-cost") {
             7
         } else {
             3
@@ -322,8 +322,8 @@ async fn tier_can_be_charged_looked_at_and_reset_without_a_layer(world: World) {
 async fn tier_is_looked_up_once_and_then_known(world: World) {
     let lookups = Lookups::default();
     let cache = lookups.cache(|builder| builder);
-    let session = |parts: &Parts| {
-        let caller = parts.headers.get("x-caller").cloned();
+    let session = |head: &RequestHead| {
+        let caller = head.headers.get("x-caller").cloned();
         async move { Ok::<_, Infallible>(caller.map(|caller| Key::new(caller.as_bytes()))) }
     };
     let policy = Policy::new("api", Quota::per_hour(10));
@@ -353,7 +353,7 @@ async fn tier_is_looked_up_once_and_then_known(world: World) {
 /// A tier for everybody that can be set while the layer works.
 type Switch = Arc<Mutex<Option<Tier>>>;
 
-fn follow(switch: &Switch) -> impl Fn(&Parts, &Key) -> Option<Tier> + use<> {
+fn follow(switch: &Switch) -> impl Fn(&RequestHead, &Key) -> Option<Tier> + use<> {
     let held = Arc::clone(switch);
-    move |_: &Parts, _: &Key| held.lock().expect("nobody panics").clone()
+    move |_: &RequestHead, _: &Key| held.lock().expect("nobody panics").clone()
 }

@@ -16,10 +16,9 @@ use super::shared_rules::SharedRules;
 ///
 /// ```
 /// use std::time::Duration;
-/// use http::request::Parts;
-/// use tollgate::{Key, config::{RuleSetReader, reload::RuleSource}};
+/// use tollgate::{Key, RequestHead, config::{RuleSetReader, reload::RuleSource}};
 ///
-/// let tenant = |parts: &Parts| parts.headers.get("x-tenant").map(|name| Key::new(name.as_bytes()));
+/// let tenant = |head: &RequestHead| head.headers.get("x-tenant").map(|name| Key::new(name.as_bytes()));
 /// let source = RuleSource::file("/etc/app/rules.yaml")
 ///     .reader(RuleSetReader::default().extractor("tenant", tenant))
 ///     .poll_interval(Duration::from_secs(30));

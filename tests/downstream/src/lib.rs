@@ -5,16 +5,16 @@
 use std::{convert::Infallible, error::Error as StdError};
 
 use bytes::Bytes;
-use http::{Request, Response, request::Parts};
-use tollgate::{Decision, Error, Key, OnOutage, Policy, Quota, RateLimitLayer, RateLimiter, call::{CallLimit, CallLimitLayer}, diagnosis::Code, extract::{Extracted, Global, Header, KeyExtractor}, middleware::{RateLimit, RateLimitInfo, ResponseBody}, rejection::{MakeRejection, Rejection}, rules::OnMissingKey, charge::Charge, store::{Store, StoreFuture}};
+use http::{Request, Response};
+use tollgate::{RequestHead, Decision, Error, Key, OnOutage, Policy, Quota, RateLimitLayer, RateLimiter, call::{CallLimit, CallLimitLayer}, diagnosis::Code, extract::{Extracted, Global, Header, KeyExtractor}, middleware::{RateLimit, RateLimitInfo, ResponseBody}, rejection::{MakeRejection, Rejection}, rules::OnMissingKey, charge::Charge, store::{Store, StoreFuture}};
 use tower::{Layer, Service, ServiceBuilder, service_fn, util::BoxCloneService};
 
 /// An extractor with its single required method.
 pub struct Tenant;
 
 impl KeyExtractor for Tenant {
-    fn extract(&self, parts: &Parts) -> Extracted<Key> {
-        let tenant = parts.headers.get("x-tenant");
+    fn extract(&self, head: &RequestHead) -> Extracted<Key> {
+        let tenant = head.headers.get("x-tenant");
         tenant.map(|tenant| Key::new(tenant.as_bytes())).into()
     }
 }
@@ -37,7 +37,7 @@ impl Store for Nothing {
 pub struct Silent;
 
 impl MakeRejection for Silent {
-    fn make(&self, rejection: &Rejection, _: &Parts) -> Response<Bytes> {
+    fn make(&self, rejection: &Rejection, _: &RequestHead) -> Response<Bytes> {
         let mut response = Response::new(Bytes::new());
         *response.status_mut() = rejection.status();
         response
@@ -78,7 +78,7 @@ pub fn layer() -> Result<RateLimitLayer, Box<dyn StdError + Send + Sync>> {
                 .key(Global)
                 .on_missing_key(OnMissingKey::Skip),
         )
-        .policy(Policy::concurrency("slots", 1).key(|_: &Parts| Some(Key::GLOBAL)))
+        .policy(Policy::concurrency("slots", 1).key(|_: &RequestHead| Some(Key::GLOBAL)))
         .limiter(&limiter)
         .on_rejection(Silent)
         .silence(Code::SingleKey)

@@ -7,19 +7,17 @@ use axum::{
     body::Body,
     response::{Html, IntoResponse},
 };
-use http::{
-    HeaderValue, Method, Request, Response, StatusCode, header::WWW_AUTHENTICATE, request::Parts,
-};
+use http::{HeaderValue, Method, Request, Response, StatusCode, header::WWW_AUTHENTICATE};
 use http_body_util::BodyExt;
 use tollgate::{
-    Error, ErrorKind, Key, Policy, Quota, RateLimitLayer,
+    Error, ErrorKind, Key, Policy, Quota, RateLimitLayer, RequestHead,
     diagnosis::Code,
     extract::{
         ApiKey, AsyncKeyExtractor, Claim, Cookie, ExtensionKey, Extracted, Global, Header,
         KeyExtractor, KeyLookup, PathParam, PeerIp, QueryParam,
     },
     headers::{DiscordScope, Headers},
-    matching::{HasHeader, Match, Matcher, RequestHead},
+    matching::{HasHeader, Match, Matcher},
     rejection::{Reason, Rejection, RejectionFormat},
     rules::Rule,
     tiers::Tier,
@@ -34,14 +32,20 @@ fn header_names_ignore_case() {
         .header("x-tenant", "acme")
         .header("x-api-key", "k-1")
         .body(());
-    let (parts, ()) = request.expect("a request").into_parts();
+    let (head, ()) = request.expect("a request").into_parts();
     let tenant = Header::new("X-Tenant");
-    assert_eq!(tenant.extract(&parts).found(), Some(Key::new("acme")));
+    assert_eq!(
+        tenant.extract(&RequestHead::from(&head)).found(),
+        Some(Key::new("acme"))
+    );
     assert_eq!(tenant.label(), "x-tenant");
     let by_key = ApiKey::header("X-Api-Key");
-    assert_eq!(by_key.extract(&parts).found(), Some(Key::secret("k-1")));
     assert_eq!(
-        HasHeader::new("X-TENANT").matches(&RequestHead::new(&parts)),
+        by_key.extract(&RequestHead::from(&head)).found(),
+        Some(Key::secret("k-1"))
+    );
+    assert_eq!(
+        HasHeader::new("X-TENANT").matches(&RequestHead::from(&head)),
         Match::Exact
     );
     for rule in [plan().key(tenant), plan().key(by_key)] {
@@ -74,10 +78,15 @@ fn name_that_no_request_can_contain_fails_the_build() {
         assert!(error.to_string().contains(text), "{text}: {error}");
     }
     // Without a build it finds no key, and it does not report that the header is absent.
-    let (parts, ()) = Request::new(()).into_parts();
-    assert_eq!(Header::new("a b").extract(&parts).found(), None);
+    let (head, ()) = Request::new(()).into_parts();
     assert_eq!(
-        HasHeader::new("a b").matches(&RequestHead::new(&parts)),
+        Header::new("a b")
+            .extract(&RequestHead::from(&head))
+            .found(),
+        None
+    );
+    assert_eq!(
+        HasHeader::new("a b").matches(&RequestHead::from(&head)),
         Match::Ambiguous
     );
 }
@@ -152,8 +161,8 @@ async fn other_authorization_scheme_is_a_missing_token_not_a_missing_header() {
 
 #[tokio::test]
 async fn internal_names_do_not_reach_clients() {
-    let none = |_: &Parts| None::<Key>;
-    let nobody = |_: &Parts| async { Ok::<_, Infallible>(None::<Key>) };
+    let none = |_: &RequestHead| None::<Key>;
+    let nobody = |_: &RequestHead| async { Ok::<_, Infallible>(None::<Key>) };
     let user = || ExtensionKey::new(|id: &u64| Key::from(*id));
     let client = "the request is missing a required value";
     let server = "internal server error";
@@ -186,8 +195,8 @@ async fn message_names_the_missing_key() {
 
 #[tokio::test(start_paused = true)]
 async fn failed_key_lookup_is_not_reported_as_a_mistake_of_the_client() {
-    let fails = |_: &Parts| async { Err::<Option<Key>, _>(io::Error::other("away")) };
-    let never = |_: &Parts| future::pending::<Result<Option<Key>, Infallible>>();
+    let fails = |_: &RequestHead| async { Err::<Option<Key>, _>(io::Error::other("away")) };
+    let never = |_: &RequestHead| future::pending::<Result<Option<Key>, Infallible>>();
     for rule in [plan().key_async(fails), plan().key_async(never)] {
         let reply = ask_rule(rule, empty("/")).await;
         assert_eq!(reply.rejection.status(), StatusCode::SERVICE_UNAVAILABLE);
@@ -254,7 +263,7 @@ async fn response_401_contains_the_challenge_of_a_key_lookup() {
     struct Session;
 
     impl AsyncKeyExtractor for Session {
-        fn extract(&self, _: &Parts) -> KeyLookup {
+        fn extract(&self, _: &RequestHead) -> KeyLookup {
             Box::pin(future::ready(Ok(Extracted::Absent)))
         }
 
@@ -502,7 +511,7 @@ fn plan() -> Policy {
     Policy::new("plan", Quota::per_hour(10))
 }
 
-fn no_tier(_: &Parts, _: &Key) -> Option<Tier> {
+fn no_tier(_: &RequestHead, _: &Key) -> Option<Tier> {
     None
 }
 

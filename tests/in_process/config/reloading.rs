@@ -10,10 +10,10 @@ use std::{
 };
 
 use axum::body::Body;
-use http::{Request, Response, StatusCode, request::Parts};
+use http::{Request, Response, StatusCode};
 use tokio::sync::Semaphore;
 use tollgate::{
-    Error, ErrorKind, Key, Policy, Quota, RateLimitLayer, RateLimiter,
+    Error, ErrorKind, Key, Policy, Quota, RateLimitLayer, RateLimiter, RequestHead,
     builder::RateLimitLayerBuilder,
     clock::{Clock, Timestamp},
     config::{
@@ -529,7 +529,7 @@ async fn running_bans_follow_the_penalty_of_the_current_rules() {
 struct Slow(std::sync::Mutex<std::sync::mpsc::Receiver<()>>);
 
 impl KeyExtractor for Slow {
-    fn extract(&self, _: &Parts) -> Extracted<Key> {
+    fn extract(&self, _: &RequestHead) -> Extracted<Key> {
         Extracted::Found(Key::GLOBAL)
     }
 

@@ -8,7 +8,7 @@ use axum::{body::Body, extract::ConnectInfo};
 use http::{Request, Response, StatusCode};
 use proptest::prelude::*;
 use tollgate::{
-    Decision, Key, RateLimitLayer, RateLimiter,
+    Decision, Key, RateLimitLayer, RateLimiter, RequestHead,
     clock::{Clock, Timestamp},
     config::{Fault, Format, RuleSet, RuleSetReader, RuleSetSpec},
     diagnosis::{Code, Warning},
@@ -147,7 +147,7 @@ fn json_schema_of_the_repository_is_that_of_the_types() {
 #[test]
 fn names_of_other_than_built_in_parts_come_from_code() {
     let reader = RuleSetReader::default()
-        .extractor("tenant", |_: &http::request::Parts| Some(Key::new("t")))
+        .extractor("tenant", |_: &RequestHead| Some(Key::new("t")))
         .tier_name("plan", |_, _| Some("pro".to_owned()));
     let yaml = |key: &str| {
         format!(
@@ -194,8 +194,8 @@ fn every_built_in_extractor_has_a_key() {
             "Claim" | "ExtensionKey" => "{ custom: closure }",
             other => panic!("no key in rule files for {other}"),
         };
-        let reader = RuleSetReader::default()
-            .extractor("closure", |_: &http::request::Parts| Some(Key::new("t")));
+        let reader =
+            RuleSetReader::default().extractor("closure", |_: &RequestHead| Some(Key::new("t")));
         let yaml = format!("rules: [{{ id: a, key: {key}, limit: 5/min }}]");
         let set = reader.parse(Format::Yaml, &yaml);
         assert!(set.is_ok(), "{row}: {set:?}");
@@ -205,8 +205,8 @@ fn every_built_in_extractor_has_a_key() {
 #[test]
 fn fields_that_stand_in_the_schema_are_all_read_and_written_again() {
     let reader = RuleSetReader::default()
-        .extractor("tenant", |_: &http::request::Parts| Some(Key::new("t")))
-        .matcher("internal", |_: &http::request::Parts| false)
+        .extractor("tenant", |_: &RequestHead| Some(Key::new("t")))
+        .matcher("internal", |_: &RequestHead| false)
         .tier_name("plan", |_, _| None);
     let read = |format, text: &str| {
         let set = reader.parse(format, text);

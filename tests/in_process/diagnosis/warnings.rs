@@ -7,10 +7,10 @@ use axum::{
     body::Body,
     routing::{any, get},
 };
-use http::{Method, Request, StatusCode, request::Parts};
+use http::{Method, Request, StatusCode};
 use ipnet::IpNet;
 use tollgate::{
-    Decision, Error, Key, Policy, Quota, RateLimitLayer, RateLimiter,
+    Decision, Error, Key, Policy, Quota, RateLimitLayer, RateLimiter, RequestHead,
     algorithm::{Algorithm, WindowStart},
     charge::Charge,
     decision::PolicyName,
@@ -207,7 +207,7 @@ async fn key_that_is_skipped_by_choice_is_no_mistake_but_a_server_without_addres
             .key(key)
             .on_missing_key(OnMissingKey::Skip);
         let rule = match looks_up_tiers {
-            true => rule.tier_by(|_: &Parts, _: &Key| None),
+            true => rule.tier_by(|_: &RequestHead, _: &Key| None),
             false => rule,
         };
         RateLimitLayer::builder()
@@ -225,7 +225,7 @@ async fn key_that_is_skipped_by_choice_is_no_mistake_but_a_server_without_addres
         assert_eq!(codes(&by_header), []);
         assert_eq!(codes(&by_address), [Code::NoPeerAddress]);
     }
-    let absent = |_: &Parts| std::future::ready(Ok::<_, Infallible>(None::<Key>));
+    let absent = |_: &RequestHead| std::future::ready(Ok::<_, Infallible>(None::<Key>));
     let rule = Policy::new("p", PLENTY).key_async(absent);
     let layer = RateLimitLayer::builder().policy(rule.on_missing_key(OnMissingKey::Skip));
     let layer = layer.build().expect("it is well set up");
@@ -492,14 +492,14 @@ async fn forwarding_header_is_nothing_to_a_rule_that_counts_by_something_else() 
 async fn extractor_of_ones_own_can_have_a_diagnosis() {
     struct Suspicious;
     impl KeyExtractor for Suspicious {
-        fn extract(&self, _: &Parts) -> Extracted<Key> {
+        fn extract(&self, _: &RequestHead) -> Extracted<Key> {
             Extracted::Found(Key::new("k"))
         }
         fn label(&self) -> &str {
             "suspicious"
         }
-        fn diagnose(&self, parts: &Parts) -> Option<Code> {
-            let is_doubtful = parts.headers.contains_key("x-client");
+        fn diagnose(&self, head: &RequestHead) -> Option<Code> {
+            let is_doubtful = head.headers.contains_key("x-client");
             is_doubtful.then_some(Code::ForwardedUntrusted)
         }
     }
@@ -599,7 +599,7 @@ async fn list_behind_a_proxy_that_is_not_trusted_is_reported() {
 
 #[tokio::test]
 async fn list_of_addresses_that_are_seldom_there_is_fine() {
-    let seldom = |_: &Parts| None;
+    let seldom = |_: &RequestHead| None;
     let layer = builder(Global).forbid(AddressList::new(seldom, [network()]));
     let layer = layer.build().expect("it is well set up");
     ask(&app(&layer), from(1)).await;
@@ -635,7 +635,7 @@ async fn one_key_for_many_clients_is_reported_after_a_thousand_requests() {
 
 #[tokio::test]
 async fn closure_that_finds_one_key_for_all_peers_is_reported() {
-    let layer = layer(|_: &Parts| Some(Key::new("oops")));
+    let layer = layer(|_: &RequestHead| Some(Key::new("oops")));
     let app = app(&layer);
     for number in 0..WATCHED {
         ask(&app, from(number as u8)).await;
@@ -646,7 +646,7 @@ async fn closure_that_finds_one_key_for_all_peers_is_reported() {
 #[tokio::test]
 async fn lookup_that_finds_one_key_for_all_peers_is_reported() {
     let plan = Policy::new("plan", Quota::per_second(1_000_000));
-    let one = |_: &Parts| async { Ok::<_, Infallible>(Some(Key::new("oops"))) };
+    let one = |_: &RequestHead| async { Ok::<_, Infallible>(Some(Key::new("oops"))) };
     let layer = RateLimitLayer::builder()
         .policy(plan.key_async(one))
         .build();
@@ -685,7 +685,7 @@ async fn a_second_key_ends_the_suspicion() {
 
 #[tokio::test]
 async fn keys_that_are_shared_on_purpose_are_not_reported() {
-    let everybody = |_: &Parts| Some(Key::GLOBAL);
+    let everybody = |_: &RequestHead| Some(Key::GLOBAL);
     for layer in [layer(Global), layer(Route), layer(everybody)] {
         let app = app(&layer);
         for number in 0..WATCHED + 10 {

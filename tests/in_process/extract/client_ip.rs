@@ -12,7 +12,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, request::Par
 use ipnet::IpNet;
 use proptest::{collection::vec, prelude::*};
 use tollgate::{
-    Error, ErrorKind, Key, Policy, Quota, RateLimitLayer,
+    Error, ErrorKind, Key, Policy, Quota, RateLimitLayer, RequestHead,
     extract::{ClientIp, Extracted, Global, KeyExtractor, Networks, PeerIp, SingleHeader},
 };
 use tower::ServiceExt;
@@ -52,18 +52,31 @@ fn forged_address_counts_only_if_every_peer_is_trusted() {
 #[test]
 fn request_and_header_map_lead_to_one_address() {
     for case in cases() {
-        let mut parts = with_peer(case.peer);
-        parts.headers = header_map(&case);
+        let mut head = with_peer(case.peer);
+        head.headers = header_map(&case);
         let extractor = extractor(&case);
-        assert_eq!(extractor.address(&parts), case.address(), "{case:?}");
+        assert_eq!(
+            extractor.address(&RequestHead::from(&head)),
+            case.address(),
+            "{case:?}"
+        );
         let Some(expected) = case.address() else {
-            assert_eq!(extractor.extract(&parts), Extracted::Ambiguous, "{case:?}");
+            assert_eq!(
+                extractor.extract(&RequestHead::from(&head)),
+                Extracted::Ambiguous,
+                "{case:?}"
+            );
             continue;
         };
-        let network = extractor.network(&parts).expect("there is a peer");
+        let network = extractor
+            .network(&RequestHead::from(&head))
+            .expect("there is a peer");
         let networks = Networks::new([network]).expect("a network");
         assert!(networks.contains(expected), "{case:?}");
-        let key = extractor.extract(&parts).found().expect("there is a peer");
+        let key = extractor
+            .extract(&RequestHead::from(&head))
+            .found()
+            .expect("there is a peer");
         assert_eq!(key, Key::new(network.addr().to_string()), "{case:?}");
     }
 }
@@ -178,7 +191,7 @@ proptest! {
     ) {
         let (first, second) = (first | 1 << 127, (first | 1 << 127) ^ (1 << flipped));
         let extractor = ClientIp::peer().ipv6_prefix(prefix);
-        let key = |address: u128| extractor.extract(&with(IpAddr::V6(address.into()))).found();
+        let key = |address: u128| extractor.extract(&RequestHead::from(&with(IpAddr::V6(address.into())))).found();
         let is_behind_the_prefix = flipped < 128 - u32::from(prefix);
         prop_assume!(flipped != 127);
         prop_assert_eq!(key(first) == key(second), is_behind_the_prefix);
@@ -189,7 +202,7 @@ proptest! {
         first in any::<u32>(), flipped in 0_u32..32, prefix in 8_u8..=32,
     ) {
         let extractor = ClientIp::peer().ipv4_prefix(prefix);
-        let key = |address: u32| extractor.extract(&with(IpAddr::V4(address.into()))).found();
+        let key = |address: u32| extractor.extract(&RequestHead::from(&with(IpAddr::V4(address.into())))).found();
         let is_behind_the_prefix = flipped < 32 - u32::from(prefix);
         prop_assert_eq!(key(first) == key(first ^ (1 << flipped)), is_behind_the_prefix);
     }
@@ -276,7 +289,11 @@ fn spelt(read: Read, address: IpAddr, way: u64) -> String {
 
 #[test]
 fn key_is_the_address_of_the_network() {
-    let key = |extractor: ClientIp, address: &str| extractor.extract(&with_peer(address)).found();
+    let key = |extractor: ClientIp, address: &str| {
+        extractor
+            .extract(&RequestHead::from(&with_peer(address)))
+            .found()
+    };
     let text = |text| Some(Key::new(text));
     assert_eq!(
         key(ClientIp::peer(), "2001:db8:1:2:3:4:5:6"),
@@ -297,31 +314,38 @@ fn key_is_the_address_of_the_network() {
 #[test]
 fn ipv4_address_in_ipv6_form_is_not_grouped_as_ipv6() {
     let extractor = ClientIp::peer().ipv6_prefix(48);
-    let mapped = extractor.extract(&with_peer("::ffff:192.0.2.1")).found();
+    let mapped = extractor
+        .extract(&RequestHead::from(&with_peer("::ffff:192.0.2.1")))
+        .found();
     assert_eq!(mapped, Some(Key::new("192.0.2.1")));
     assert_eq!(
-        PeerIp.extract(&with_peer("::ffff:192.0.2.1")).found(),
+        PeerIp
+            .extract(&RequestHead::from(&with_peer("::ffff:192.0.2.1")))
+            .found(),
         mapped
     );
 }
 
 #[test]
 fn network_is_shown_with_its_length() {
-    let parts = with_peer("2001:db8:1:2:3:4:5:6");
+    let head = with_peer("2001:db8:1:2:3:4:5:6");
     let expected: IpNet = "2001:db8:1:2::/64".parse().expect("a network");
-    assert_eq!(ClientIp::peer().network(&parts), Some(expected));
+    assert_eq!(
+        ClientIp::peer().network(&RequestHead::from(&head)),
+        Some(expected)
+    );
 }
 
 #[test]
 fn peer_ip_and_client_ip_without_proxies_find_the_same_key() {
     for peer in ["192.0.2.1", "2001:db8::1", "::ffff:192.0.2.1", "::1"] {
-        let parts = with_peer(peer);
+        let head = with_peer(peer);
         assert_eq!(
-            PeerIp.extract(&parts).found(),
-            ClientIp::peer().extract(&parts).found(),
+            PeerIp.extract(&RequestHead::from(&head)).found(),
+            ClientIp::peer().extract(&RequestHead::from(&head)).found(),
             "{peer}"
         );
-        assert!(PeerIp.extract(&parts).found().is_some());
+        assert!(PeerIp.extract(&RequestHead::from(&head)).found().is_some());
     }
 }
 
@@ -329,24 +353,34 @@ fn peer_ip_and_client_ip_without_proxies_find_the_same_key() {
 
 #[test]
 fn unknown_peer_is_believed_only_where_proxies_are_counted() {
-    let parts = {
-        let mut parts = nothing();
-        parts
-            .headers
+    let head = {
+        let mut head = nothing();
+        head.headers
             .insert("x-forwarded-for", HeaderValue::from_static("203.0.113.9"));
-        parts
+        head
     };
-    assert_eq!(ClientIp::peer().extract(&parts).found(), None);
     assert_eq!(
-        ClientIp::behind(["10.0.0.0/8"]).extract(&parts).found(),
+        ClientIp::peer().extract(&RequestHead::from(&head)).found(),
+        None
+    );
+    assert_eq!(
+        ClientIp::behind(["10.0.0.0/8"])
+            .extract(&RequestHead::from(&head))
+            .found(),
         None
     );
     // As over a Unix socket.
     let by_number = ClientIp::behind_hops(1);
-    assert_eq!(by_number.address(&parts), Some(ip("203.0.113.9")));
-    assert_eq!(by_number.extract(&nothing()).found(), None);
     assert_eq!(
-        by_number.missing_status(&nothing()),
+        by_number.address(&RequestHead::from(&head)),
+        Some(ip("203.0.113.9"))
+    );
+    assert_eq!(
+        by_number.extract(&RequestHead::from(&nothing())).found(),
+        None
+    );
+    assert_eq!(
+        by_number.missing_status(&RequestHead::from(&nothing())),
         StatusCode::INTERNAL_SERVER_ERROR
     );
 }
@@ -446,13 +480,22 @@ fn settings_that_cannot_work_fail_at_build_and_trust_no_peer() {
             "{error} says: {message}"
         );
         // Used all the same, it must neither panic nor believe a header.
-        let mut parts = with_peer("10.0.0.1");
+        let mut head = with_peer("10.0.0.1");
         for name in ["x-forwarded-for", "forwarded", "x-real-ip", "fly-client-ip"] {
-            parts.headers.insert(name, HeaderValue::from_static(FORGED));
+            head.headers.insert(name, HeaderValue::from_static(FORGED));
         }
-        assert!(extractor.extract(&parts).found().is_some());
+        assert!(
+            extractor
+                .extract(&RequestHead::from(&head))
+                .found()
+                .is_some()
+        );
         if !message.contains("prefix") {
-            assert_eq!(extractor.address(&parts), Some(ip("10.0.0.1")), "{message}");
+            assert_eq!(
+                extractor.address(&RequestHead::from(&head)),
+                Some(ip("10.0.0.1")),
+                "{message}"
+            );
         }
     }
 }
@@ -630,9 +673,9 @@ fn nothing() -> Parts {
 }
 
 fn with(peer: IpAddr) -> Parts {
-    let mut parts = nothing();
-    parts.extensions.insert(peer);
-    parts
+    let mut head = nothing();
+    head.extensions.insert(peer);
+    head
 }
 
 fn with_peer(peer: &str) -> Parts {

@@ -12,7 +12,7 @@ use std::{
 use http::{HeaderValue, Request, StatusCode, request::Parts};
 use proptest::{collection::vec, prelude::*};
 use tollgate::{
-    Key,
+    Key, RequestHead,
     extract::{
         ApiKey, CallerId, Claim, ClientIp, Cookie, ExtensionKey, Extracted, Global, HashSecret,
         Header, HostHeader, KeyExtractor, PeerIp, Route,
@@ -38,30 +38,45 @@ fn claim_is_read_from_the_verified_token() {
     let by_user = Claim::new("sub", |claims: &Claims| Key::new(&claims.sub));
     let by_org = Claim::new("org", |claims: &Claims| claims.org.as_deref().map(Key::new));
     let member = with(claims("ada", Some("acme")));
-    assert_eq!(by_user.extract(&member).found(), Some(Key::new("ada")));
-    assert_eq!(by_org.extract(&member).found(), Some(Key::new("acme")));
+    assert_eq!(
+        by_user.extract(&RequestHead::from(&member)).found(),
+        Some(Key::new("ada"))
+    );
+    assert_eq!(
+        by_org.extract(&RequestHead::from(&member)).found(),
+        Some(Key::new("acme"))
+    );
     let loner = with(claims("ada", None));
-    assert_eq!(by_user.extract(&loner).found(), Some(Key::new("ada")));
-    assert_eq!(by_org.extract(&loner).found(), None);
+    assert_eq!(
+        by_user.extract(&RequestHead::from(&loner)).found(),
+        Some(Key::new("ada"))
+    );
+    assert_eq!(by_org.extract(&RequestHead::from(&loner)).found(), None);
     let wrapped = Claim::new("sub", |token: &TokenData<Claims>| {
         Key::new(&token.claims.sub)
     });
     let token = TokenData {
         claims: claims("ada", None),
     };
-    assert_eq!(wrapped.extract(&with(token)).found(), Some(Key::new("ada")));
+    assert_eq!(
+        wrapped.extract(&RequestHead::from(&with(token))).found(),
+        Some(Key::new("ada"))
+    );
 }
 
 #[test]
 fn claim_is_never_read_from_an_unverified_token() {
     let by_user = Claim::new("sub", |claims: &Claims| Key::new(&claims.sub));
-    let mut parts = nothing();
+    let mut head = nothing();
     // {"alg":"none"}.{"sub":"ada"}.
     let unsigned = HeaderValue::from_static("Bearer eyJhbGciOiJub25lIn0.eyJzdWIiOiJhZGEifQ.");
-    parts.headers.insert("authorization", unsigned);
-    assert_eq!(by_user.extract(&parts).found(), None);
+    head.headers.insert("authorization", unsigned);
+    assert_eq!(by_user.extract(&RequestHead::from(&head)).found(), None);
     assert_eq!(by_user.label(), "sub");
-    assert_eq!(by_user.missing_status(&nothing()), StatusCode::UNAUTHORIZED);
+    assert_eq!(
+        by_user.missing_status(&RequestHead::from(&nothing())),
+        StatusCode::UNAUTHORIZED
+    );
 }
 
 #[test]
@@ -69,7 +84,11 @@ fn claims_of_any_content_have_distinct_keys() {
     let by_user = Claim::new("sub", |claims: &Claims| Key::new(&claims.sub));
     let huge = "a".repeat(100_000);
     let keys: Vec<Key> = ["", "a", "{a}", "a|b", "é", "\0", &huge]
-        .map(|sub| by_user.extract(&with(claims(sub, None))).found())
+        .map(|sub| {
+            by_user
+                .extract(&RequestHead::from(&with(claims(sub, None))))
+                .found()
+        })
         .into_iter()
         .flatten()
         .collect();
@@ -82,13 +101,20 @@ fn claims_of_any_content_have_distinct_keys() {
 #[test]
 fn extension_may_have_no_key_for_a_request() {
     let by_org = ExtensionKey::new(|claims: &Claims| claims.org.as_deref().map(Key::new));
-    assert_eq!(by_org.extract(&with(claims("ada", None))).found(), None);
     assert_eq!(
-        by_org.extract(&with(claims("ada", Some("acme")))).found(),
+        by_org
+            .extract(&RequestHead::from(&with(claims("ada", None))))
+            .found(),
+        None
+    );
+    assert_eq!(
+        by_org
+            .extract(&RequestHead::from(&with(claims("ada", Some("acme")))))
+            .found(),
         Some(Key::new("acme"))
     );
     assert_eq!(
-        by_org.missing_status(&nothing()),
+        by_org.missing_status(&RequestHead::from(&nothing())),
         StatusCode::INTERNAL_SERVER_ERROR
     );
 }
@@ -98,11 +124,11 @@ fn key_in_the_slot_of_another_is_its_own_without_the_other_one() {
     let (tenant, user) = (Header::new("x-tenant"), Header::new("x-user"));
     let placed = user.clone().co_located_with(tenant);
     let request = |headers: &[(&'static str, &'static str)]| {
-        let mut parts = nothing();
+        let mut head = nothing();
         for (name, value) in headers {
-            parts.headers.insert(*name, HeaderValue::from_static(value));
+            head.headers.insert(*name, HeaderValue::from_static(value));
         }
-        placed.extract(&parts).found()
+        placed.extract(&RequestHead::from(&head)).found()
     };
     let ada = Key::new("ada");
     let expected = ada.co_located_with(&Key::new("acme"));
@@ -115,8 +141,8 @@ fn key_in_the_slot_of_another_is_its_own_without_the_other_one() {
     assert_eq!(request(&[("x-tenant", "acme")]), None);
     assert_eq!(placed.label(), user.label());
     assert_eq!(
-        placed.missing_status(&nothing()),
-        user.missing_status(&nothing())
+        placed.missing_status(&RequestHead::from(&nothing())),
+        user.missing_status(&RequestHead::from(&nothing()))
     );
 }
 
@@ -138,26 +164,37 @@ fn debug_of_claims_and_changes_shows_types_and_no_keys() {
 fn changed_keys_keep_their_label_and_status() {
     let claim = Claim::new("sub", |claims: &Claims| Key::new(&claims.sub));
     let hashed = claim.map(|key| Key::secret(key.as_bytes()));
-    let parts = with(claims("ada", None));
-    assert_eq!(hashed.extract(&parts).found(), Some(Key::secret("ada")));
-    assert_eq!(hashed.extract(&nothing()).found(), None);
-    assert_eq!(hashed.label(), "sub");
-    assert_eq!(hashed.missing_status(&nothing()), StatusCode::UNAUTHORIZED);
-    let staff = claim.and_then(|key| (key != Key::new("ada")).then_some(key));
-    assert_eq!(staff.extract(&parts).found(), None);
+    let head = with(claims("ada", None));
     assert_eq!(
-        staff.extract(&with(claims("bob", None))).found(),
+        hashed.extract(&RequestHead::from(&head)).found(),
+        Some(Key::secret("ada"))
+    );
+    assert_eq!(hashed.extract(&RequestHead::from(&nothing())).found(), None);
+    assert_eq!(hashed.label(), "sub");
+    assert_eq!(
+        hashed.missing_status(&RequestHead::from(&nothing())),
+        StatusCode::UNAUTHORIZED
+    );
+    let staff = claim.and_then(|key| (key != Key::new("ada")).then_some(key));
+    assert_eq!(staff.extract(&RequestHead::from(&head)).found(), None);
+    assert_eq!(
+        staff
+            .extract(&RequestHead::from(&with(claims("bob", None))))
+            .found(),
         Some(Key::new("bob"))
     );
     assert_eq!(staff.label(), "sub");
-    assert_eq!(staff.missing_status(&nothing()), StatusCode::UNAUTHORIZED);
+    assert_eq!(
+        staff.missing_status(&RequestHead::from(&nothing())),
+        StatusCode::UNAUTHORIZED
+    );
 }
 
 /// Never has a key, and counts how often it is asked for its status.
 struct Missing(Arc<AtomicUsize>);
 
 impl KeyExtractor for Missing {
-    fn extract(&self, _: &Parts) -> Extracted<Key> {
+    fn extract(&self, _: &RequestHead) -> Extracted<Key> {
         Extracted::Absent
     }
 
@@ -165,7 +202,7 @@ impl KeyExtractor for Missing {
         "missing"
     }
 
-    fn missing_status(&self, _: &Parts) -> StatusCode {
+    fn missing_status(&self, _: &RequestHead) -> StatusCode {
         self.0.fetch_add(1, Ordering::Relaxed);
         StatusCode::UNAUTHORIZED
     }
@@ -178,22 +215,31 @@ fn work_for_a_request_without_any_of_several_keys_does_not_double_with_each_of_t
     for _ in 0..15 {
         joined = Arc::new(joined.and(Missing(Arc::clone(&asked))));
     }
-    assert_eq!(joined.missing_status(&nothing()), StatusCode::UNAUTHORIZED);
+    assert_eq!(
+        joined.missing_status(&RequestHead::from(&nothing())),
+        StatusCode::UNAUTHORIZED
+    );
     assert_eq!(asked.swap(0, Ordering::Relaxed), 16, "each key once");
-    assert_eq!(joined.missing_label(&nothing()), "missing");
+    assert_eq!(
+        joined.missing_label(&RequestHead::from(&nothing())),
+        "missing"
+    );
     let asked = asked.load(Ordering::Relaxed);
     assert!(asked < 16 * 16, "{asked}");
 }
 
 #[test]
 fn changes_apply_to_closures_and_to_extractors_in_a_box() {
-    let closure = |parts: &Parts| parts.headers.get("x-a").map(Key::new);
+    let closure = |head: &RequestHead| head.headers.get("x-a").map(Key::new);
     let grouped = closure.map(|key| Key::new(&key.as_bytes()[..1]));
-    let parts = headers(&[("x-a", "abc")]);
-    assert_eq!(grouped.extract(&parts).found(), Some(Key::new("a")));
+    let head = headers(&[("x-a", "abc")]);
+    assert_eq!(
+        grouped.extract(&RequestHead::from(&head)).found(),
+        Some(Key::new("a"))
+    );
     let boxed: Box<dyn KeyExtractor> = Box::new(grouped);
     let nobody = boxed.and_then(|_| None).or_else(Header::new("x-a"));
-    assert!(nobody.extract(&parts).found().is_some());
+    assert!(nobody.extract(&RequestHead::from(&head)).found().is_some());
 }
 
 // === OrElse ===
@@ -202,13 +248,19 @@ fn changes_apply_to_closures_and_to_extractors_in_a_box() {
 #[test]
 fn second_choices_are_apart_from_those_that_a_closure_has_hidden() {
     let hidden = closure("x-a").or_else(closure("x-b"));
-    let chain = (move |parts: &Parts| hidden.extract(parts)).or_else(closure("x-c"));
+    let chain = (move |head: &RequestHead| hidden.extract(head)).or_else(closure("x-c"));
     assert_eq!(chain.label(), "closure-or-closure");
     for value in ["1", &"long".repeat(20), &"as-long-as-it-fits".repeat(2)] {
         apart(&[
-            chain.extract(&headers(&[("x-a", value)])).found(),
-            chain.extract(&headers(&[("x-b", value)])).found(),
-            chain.extract(&headers(&[("x-c", value)])).found(),
+            chain
+                .extract(&RequestHead::from(&headers(&[("x-a", value)])))
+                .found(),
+            chain
+                .extract(&RequestHead::from(&headers(&[("x-b", value)])))
+                .found(),
+            chain
+                .extract(&RequestHead::from(&headers(&[("x-c", value)])))
+                .found(),
         ]);
     }
 }
@@ -219,8 +271,12 @@ fn second_choices_are_apart_from_keys_that_a_map_has_labelled_alike() {
     let chain = first.or_else(Header::new("x-b"));
     for value in ["1", &"long".repeat(20)] {
         apart(&[
-            chain.extract(&headers(&[("x-a", value)])).found(),
-            chain.extract(&headers(&[("x-b", value)])).found(),
+            chain
+                .extract(&RequestHead::from(&headers(&[("x-a", value)])))
+                .found(),
+            chain
+                .extract(&RequestHead::from(&headers(&[("x-b", value)])))
+                .found(),
         ]);
     }
 }
@@ -229,12 +285,12 @@ fn second_choices_are_apart_from_keys_that_a_map_has_labelled_alike() {
 fn first_choices_can_be_read_as_what_they_are() {
     let chain = Header::new("x-a").or_else(PeerIp);
     let key = chain
-        .extract(&headers(&[("x-a", "ada@example.org")]))
+        .extract(&RequestHead::from(&headers(&[("x-a", "ada@example.org")])))
         .found();
     assert_eq!(key, Some(Key::new("ada@example.org")));
     let joined = Header::new("x-a").and(Header::new("x-b")).or_else(PeerIp);
     let key = joined
-        .extract(&headers(&[("x-a", "1"), ("x-b", "2")]))
+        .extract(&RequestHead::from(&headers(&[("x-a", "1"), ("x-b", "2")])))
         .found();
     assert_eq!(key.expect("both are there").as_str(), "1|2");
 }
@@ -270,7 +326,7 @@ impl Shape {
             Self::OrElse(first, second) => Box::new(first.extractor().or_else(second.extractor())),
             Self::Hidden(inner) => {
                 let inner = inner.extractor();
-                Box::new(move |parts: &Parts| inner.extract(parts))
+                Box::new(move |head: &RequestHead| inner.extract(head))
             }
             Self::Mapped(inner) => Box::new(inner.extractor().map(|key| key.labelled("mapped"))),
         }
@@ -358,12 +414,12 @@ proptest! {
         let extractor = shape.extractor();
         let mut seen: HashMap<Key, Found> = HashMap::new();
         for values in &requests {
-            let mut parts = nothing();
+            let mut head = nothing();
             for (letter, value) in values {
                 let value = HeaderValue::from_str(value).expect("HTTP allows it");
-                parts.headers.insert(name(*letter), value);
+                head.headers.insert(name(*letter), value);
             }
-            let (key, found) = (extractor.extract(&parts).found(), shape.find(values));
+            let (key, found) = (extractor.extract(&RequestHead::from(&head)).found(), shape.find(values));
             prop_assert_eq!(key.is_some(), found.is_some());
             let (Some(key), Some(found)) = (key, found) else {
                 continue;
@@ -379,7 +435,7 @@ prop_assert!(!has_brace);
 }
 
 fn closure(name: &'static str) -> impl KeyExtractor {
-    move |parts: &Parts| parts.headers.get(name).map(Key::new)
+    move |head: &RequestHead| head.headers.get(name).map(Key::new)
 }
 
 fn name(letter: char) -> http::HeaderName {
@@ -408,18 +464,18 @@ fn nothing() -> Parts {
 }
 
 fn with<T: Clone + Send + Sync + 'static>(extension: T) -> Parts {
-    let mut parts = nothing();
-    parts.extensions.insert(extension);
-    parts
+    let mut head = nothing();
+    head.extensions.insert(extension);
+    head
 }
 
 fn headers(fields: &[(&'static str, &str)]) -> Parts {
-    let mut parts = nothing();
+    let mut head = nothing();
     for (name, value) in fields {
         let value = HeaderValue::from_str(value).expect("HTTP allows it");
-        parts.headers.append(*name, value);
+        head.headers.append(*name, value);
     }
-    parts
+    head
 }
 
 // === Callers without a request ===
@@ -483,8 +539,11 @@ fn caller_has_the_keys_that_its_requests_have() {
             CallerId::Text("api.Example.com"),
         ),
     ];
-    for (extractor, parts, caller) in extractors {
-        let found = extractor.extract(&parts).found().expect("a key");
+    for (extractor, head, caller) in extractors {
+        let found = extractor
+            .extract(&RequestHead::from(&head))
+            .found()
+            .expect("a key");
         let keys = extractor.keys_of(&caller);
         assert_eq!(as_text(&keys), [found.as_str()], "{}", extractor.label());
     }
@@ -517,7 +576,7 @@ fn caller_has_no_key_that_others_share_or_that_needs_more_than_one_value() {
     assert_eq!(as_text(&by_host.keys_of(&text)), ["ada"]);
     assert_eq!(by_host.keys_of(&address), []);
     // A closure is taken to make the usual key.
-    let closure = |parts: &Parts| parts.uri.host().map(Key::from);
+    let closure = |head: &RequestHead| head.uri.host().map(Key::from);
     assert_eq!(as_text(&closure.keys_of(&address)), ["203.0.113.7"]);
     assert_eq!(as_text(&closure.keys_of(&text)), ["ada"]);
 }

@@ -15,7 +15,7 @@ use http::{HeaderName, HeaderValue, Method, Request, StatusCode, header, request
 use http_body_util::BodyExt;
 use proptest::{collection::vec, prelude::*, sample::select};
 use tollgate::{
-    Decision, Key, Policy, Quota, RateLimitLayer,
+    Decision, Key, Policy, Quota, RateLimitLayer, RequestHead,
     clock::{Clock, Timestamp},
     extract::{
         ApiKey, CallerId, ClientIp, Cookie, ExtensionKey,
@@ -33,16 +33,29 @@ use tower::ServiceExt;
 fn peer_ip_is_the_address_of_the_connection_from_every_source() {
     let expected = Some(Key::new("192.0.2.1"));
     let socket: SocketAddr = address("192.0.2.1:4711");
-    assert_eq!(PeerIp.extract(&with(ConnectInfo(socket))).found(), expected);
-    assert_eq!(PeerIp.extract(&with(socket)).found(), expected);
-    assert_eq!(PeerIp.extract(&with(socket.ip())).found(), expected);
+    assert_eq!(
+        PeerIp
+            .extract(&RequestHead::from(&with(ConnectInfo(socket))))
+            .found(),
+        expected
+    );
+    assert_eq!(
+        PeerIp.extract(&RequestHead::from(&with(socket))).found(),
+        expected
+    );
+    assert_eq!(
+        PeerIp
+            .extract(&RequestHead::from(&with(socket.ip())))
+            .found(),
+        expected
+    );
 }
 
 #[tokio::test]
 async fn router_can_be_tested_with_a_made_up_peer() {
     let made_up = MockConnectInfo(address("192.0.2.1:4711"));
     assert_eq!(
-        PeerIp.extract(&with(made_up)).found(),
+        PeerIp.extract(&RequestHead::from(&with(made_up))).found(),
         Some(Key::new("192.0.2.1"))
     );
     let app = Router::new()
@@ -56,10 +69,14 @@ async fn router_can_be_tested_with_a_made_up_peer() {
 #[test]
 fn peer_ip_ignores_the_port() {
     let first = PeerIp
-        .extract(&with(ConnectInfo(address("192.0.2.1:1"))))
+        .extract(&RequestHead::from(&with(ConnectInfo(address(
+            "192.0.2.1:1",
+        )))))
         .found();
     let second = PeerIp
-        .extract(&with(ConnectInfo(address("192.0.2.1:2"))))
+        .extract(&RequestHead::from(&with(ConnectInfo(address(
+            "192.0.2.1:2",
+        )))))
         .found();
     assert!(first.is_some());
     assert_eq!(first, second);
@@ -67,24 +84,34 @@ fn peer_ip_ignores_the_port() {
 
 #[test]
 fn peer_ip_trusts_axum_over_an_extension() {
-    let mut parts = with(ConnectInfo(address("192.0.2.1:1")));
-    parts
-        .extensions
+    let mut head = with(ConnectInfo(address("192.0.2.1:1")));
+    head.extensions
         .insert(MockConnectInfo(address("192.0.2.4:1")));
-    parts.extensions.insert(address("192.0.2.2:1"));
-    parts.extensions.insert(ip("192.0.2.3"));
-    assert_eq!(PeerIp.extract(&parts).found(), Some(Key::new("192.0.2.1")));
+    head.extensions.insert(address("192.0.2.2:1"));
+    head.extensions.insert(ip("192.0.2.3"));
+    assert_eq!(
+        PeerIp.extract(&RequestHead::from(&head)).found(),
+        Some(Key::new("192.0.2.1"))
+    );
 }
 
 // CVE-2026-30827: all clients of a dual-stack socket fell into one prefix
 #[test]
 fn mapped_ipv4_address_is_the_ipv4_address_and_no_other() {
-    let plain = PeerIp.extract(&with(ip("192.0.2.1"))).found();
-    let mapped = PeerIp.extract(&with(ip("::ffff:192.0.2.1"))).found();
-    let connected = PeerIp
-        .extract(&with(ConnectInfo(address("[::ffff:192.0.2.1]:80"))))
+    let plain = PeerIp
+        .extract(&RequestHead::from(&with(ip("192.0.2.1"))))
         .found();
-    let other = PeerIp.extract(&with(ip("::ffff:192.0.2.2"))).found();
+    let mapped = PeerIp
+        .extract(&RequestHead::from(&with(ip("::ffff:192.0.2.1"))))
+        .found();
+    let connected = PeerIp
+        .extract(&RequestHead::from(&with(ConnectInfo(address(
+            "[::ffff:192.0.2.1]:80",
+        )))))
+        .found();
+    let other = PeerIp
+        .extract(&RequestHead::from(&with(ip("::ffff:192.0.2.2"))))
+        .found();
     assert_eq!(plain, mapped);
     assert_eq!(plain, connected);
     assert_ne!(plain, other);
@@ -92,14 +119,22 @@ fn mapped_ipv4_address_is_the_ipv4_address_and_no_other() {
 
 #[test]
 fn ipv6_addresses_of_one_customer_share_a_key_that_reads_as_usual() {
-    let first = PeerIp.extract(&with(ip("2001:db8:0:1:0:0:0:1"))).found();
-    let neighbour = PeerIp.extract(&with(ip("2001:db8:0:1:f::2"))).found();
-    let stranger = PeerIp.extract(&with(ip("2001:db8:0:2::1"))).found();
+    let first = PeerIp
+        .extract(&RequestHead::from(&with(ip("2001:db8:0:1:0:0:0:1"))))
+        .found();
+    let neighbour = PeerIp
+        .extract(&RequestHead::from(&with(ip("2001:db8:0:1:f::2"))))
+        .found();
+    let stranger = PeerIp
+        .extract(&RequestHead::from(&with(ip("2001:db8:0:2::1"))))
+        .found();
     assert_eq!(first, Some(Key::new("2001:db8:0:1::")));
     assert_eq!(first, neighbour);
     assert_ne!(first, stranger);
     let longest = with(ip("ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"));
-    let longest = ClientIp::peer().ipv6_prefix(128).extract(&longest);
+    let longest = ClientIp::peer()
+        .ipv6_prefix(128)
+        .extract(&RequestHead::from(&longest));
     assert_eq!(
         longest.found(),
         Some(Key::new("ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"))
@@ -120,12 +155,26 @@ fn key_of_an_address_is_the_one_that_extractors_count_by() {
     ] {
         let address = ip(address);
         let key = Key::from(address);
-        assert_eq!(PeerIp.extract(&with(address)).found(), Some(key));
-        assert_eq!(ClientIp::peer().extract(&with(address)).found(), Some(key));
+        assert_eq!(
+            PeerIp.extract(&RequestHead::from(&with(address))).found(),
+            Some(key)
+        );
+        assert_eq!(
+            ClientIp::peer()
+                .extract(&RequestHead::from(&with(address)))
+                .found(),
+            Some(key)
+        );
         assert_eq!(CallerId::Address(address).key(), key);
         assert_eq!(PeerIp.keys_of(&CallerId::Address(address)), [key]);
-        let by_closure = |parts: &Parts| parts.extensions.get::<IpAddr>().copied().map(Key::from);
-        assert_eq!(by_closure.extract(&with(address)).found(), Some(key));
+        let by_closure =
+            |head: &RequestHead| head.extensions.get::<IpAddr>().copied().map(Key::from);
+        assert_eq!(
+            by_closure
+                .extract(&RequestHead::from(&with(address)))
+                .found(),
+            Some(key)
+        );
     }
 }
 
@@ -153,21 +202,23 @@ fn clients_behind_nat64_are_counted_by_their_ipv4_addresses() {
     let by_24 = ClientIp::peer().ipv4_prefix(24);
     let translated = with(ip("64:ff9b::203.0.113.9"));
     assert_eq!(
-        by_24.extract(&translated).found(),
+        by_24.extract(&RequestHead::from(&translated)).found(),
         Some(Key::new("203.0.113.0"))
     );
-    let network = by_24.network(&translated).expect("there is a peer");
+    let network = by_24
+        .network(&RequestHead::from(&translated))
+        .expect("there is a peer");
     assert_eq!(network.to_string(), "203.0.113.0/24");
 }
 
 #[test]
 fn peer_ip_listens_to_no_header() {
-    let parts = headers(&[
+    let head = headers(&[
         ("x-forwarded-for", "192.0.2.1"),
         ("forwarded", "for=192.0.2.1"),
         ("x-real-ip", "192.0.2.1"),
     ]);
-    assert_eq!(PeerIp.extract(&parts).found(), None);
+    assert_eq!(PeerIp.extract(&RequestHead::from(&head)).found(), None);
 }
 
 // === Header ===
@@ -175,7 +226,11 @@ fn peer_ip_listens_to_no_header() {
 #[test]
 fn header_is_its_value() {
     let tenant = Header::new("x-tenant");
-    let key = |value| tenant.extract(&headers(&[("x-tenant", value)])).found();
+    let key = |value| {
+        tenant
+            .extract(&RequestHead::from(&headers(&[("x-tenant", value)])))
+            .found()
+    };
     assert_eq!(key("acme"), Some(Key::new("acme")));
     assert_ne!(key("acme"), key("Acme"));
     assert_ne!(key("a b"), key("a%20b"));
@@ -190,8 +245,16 @@ fn header_that_is_missing_or_empty_is_absent() {
         &[("x-tenant", "")],
         &[("x-tenant", " \t")],
     ] {
-        assert_eq!(tenant.extract(&headers(fields)), Absent, "{fields:?}");
-        assert_eq!(tenant.value(&headers(fields)), Absent, "{fields:?}");
+        assert_eq!(
+            tenant.extract(&RequestHead::from(&headers(fields))),
+            Absent,
+            "{fields:?}"
+        );
+        assert_eq!(
+            tenant.value(&RequestHead::from(&headers(fields))),
+            Absent,
+            "{fields:?}"
+        );
     }
 }
 
@@ -206,8 +269,16 @@ fn repeated_header_is_ambiguous_for_all_values() {
         &[("x-tenant", ""), ("x-tenant", "")],
         &[("x-tenant", "acme"), ("X-Tenant", "acme")],
     ] {
-        assert_eq!(tenant.extract(&headers(fields)), Ambiguous, "{fields:?}");
-        assert_eq!(tenant.value(&headers(fields)), Ambiguous, "{fields:?}");
+        assert_eq!(
+            tenant.extract(&RequestHead::from(&headers(fields))),
+            Ambiguous,
+            "{fields:?}"
+        );
+        assert_eq!(
+            tenant.value(&RequestHead::from(&headers(fields))),
+            Ambiguous,
+            "{fields:?}"
+        );
     }
 }
 
@@ -224,9 +295,12 @@ fn header_values_that_are_not_text_have_distinct_keys() {
     .into_iter()
     .map(|value| {
         let value = HeaderValue::from_bytes(value).expect("HTTP allows it");
-        let mut parts = nothing();
-        parts.headers.insert("x-tenant", value);
-        tenant.extract(&parts).found().expect("there is a value")
+        let mut head = nothing();
+        head.headers.insert("x-tenant", value);
+        tenant
+            .extract(&RequestHead::from(&head))
+            .found()
+            .expect("there is a value")
     })
     .collect();
     keys.sort_unstable_by(|a, b| a.as_str().cmp(b.as_str()));
@@ -238,7 +312,7 @@ fn header_values_that_are_not_text_have_distinct_keys() {
 fn header_may_be_named_at_run_time() {
     let name: HeaderName = "X-Tenant".parse().expect("it is a name");
     let key = Header::from(name)
-        .extract(&headers(&[("x-tenant", "acme")]))
+        .extract(&RequestHead::from(&headers(&[("x-tenant", "acme")])))
         .found();
     assert_eq!(key, Some(Key::new("acme")));
 }
@@ -248,14 +322,20 @@ fn header_may_be_named_at_run_time() {
 #[test]
 fn secret_of_an_api_key_appears_nowhere() {
     let extractor = ApiKey::header("x-api-key");
-    let parts = headers(&[("x-api-key", SECRET)]);
-    let key = extractor.extract(&parts).found().expect("there is a key");
+    let head = headers(&[("x-api-key", SECRET)]);
+    let key = extractor
+        .extract(&RequestHead::from(&head))
+        .found()
+        .expect("there is a key");
     assert!(!shows(key.as_str(), SECRET));
     assert!(!shows(&format!("{key:?}"), SECRET));
     assert_ne!(key, Key::new(SECRET));
     // and a hash of a fleet's own is another
     let fleet = extractor.hash_secret(HashSecret::new([7; 32]));
-    let other = fleet.extract(&parts).found().expect("there is a key");
+    let other = fleet
+        .extract(&RequestHead::from(&head))
+        .found()
+        .expect("there is a key");
     assert!(!shows(other.as_str(), SECRET));
     assert_ne!(key, other);
 }
@@ -275,11 +355,11 @@ fn hash_secret_of_an_api_key_is_not_shown() {
 
 #[test]
 fn same_api_key_is_the_same_key_on_every_instance() {
-    let parts = headers(&[("x-api-key", SECRET)]);
+    let head = headers(&[("x-api-key", SECRET)]);
     let key = || {
         ApiKey::header("x-api-key")
             .hash_secret(HashSecret::from_passphrase("fleet"))
-            .extract(&parts)
+            .extract(&RequestHead::from(&head))
             .found()
     };
     assert!(key().is_some());
@@ -297,7 +377,11 @@ fn api_key_that_is_missing_or_empty_is_absent_and_one_that_is_repeated_ambiguous
         (&[("x-api-key", SECRET), ("x-api-key", SECRET)], Ambiguous),
         (&[("x-api-key", SECRET), ("x-api-key", "")], Ambiguous),
     ] {
-        assert_eq!(extractor.extract(&headers(fields)), expected, "{fields:?}");
+        assert_eq!(
+            extractor.extract(&RequestHead::from(&headers(fields))),
+            expected,
+            "{fields:?}"
+        );
     }
 }
 
@@ -305,7 +389,7 @@ fn api_key_that_is_missing_or_empty_is_absent_and_one_that_is_repeated_ambiguous
 fn bearer_token_is_read_in_any_case_and_with_any_spaces() {
     let token = |value| {
         ApiKey::bearer()
-            .extract(&headers(&[("authorization", value)]))
+            .extract(&RequestHead::from(&headers(&[("authorization", value)])))
             .found()
     };
     let expected = Some(Key::secret("abc.DEF-1"));
@@ -341,9 +425,13 @@ fn authorization_that_is_not_a_bearer_token_is_absent() {
         "Беарер abc",
     ] {
         let value = HeaderValue::from_bytes(value.as_bytes()).expect("HTTP allows it");
-        let mut parts = nothing();
-        parts.headers.insert(header::AUTHORIZATION, value.clone());
-        assert_eq!(ApiKey::bearer().extract(&parts), Absent, "{value:?}");
+        let mut head = nothing();
+        head.headers.insert(header::AUTHORIZATION, value.clone());
+        assert_eq!(
+            ApiKey::bearer().extract(&RequestHead::from(&head)),
+            Absent,
+            "{value:?}"
+        );
     }
 }
 
@@ -352,8 +440,12 @@ fn authorization_that_is_not_a_bearer_token_is_absent() {
 fn two_authorizations_are_ambiguous_also_when_one_is_empty_or_of_another_scheme() {
     for second in ["Bearer a", "Bearer b", "Bearer", "", " ", "Basic a"] {
         for pair in [["Bearer a", second], [second, "Bearer a"]] {
-            let parts = headers(&pair.map(|value| ("authorization", value)));
-            assert_eq!(ApiKey::bearer().extract(&parts), Ambiguous, "{pair:?}");
+            let head = headers(&pair.map(|value| ("authorization", value)));
+            assert_eq!(
+                ApiKey::bearer().extract(&RequestHead::from(&head)),
+                Ambiguous,
+                "{pair:?}"
+            );
         }
     }
 }
@@ -371,11 +463,18 @@ fn bearer_token_with_a_comma_or_a_space_in_it_is_ambiguous() {
         "Basic a, Bearer b",
         "Basic a,bearer",
     ] {
-        let parts = headers(&[("authorization", value)]);
-        assert_eq!(ApiKey::bearer().extract(&parts), Ambiguous, "{value:?}");
+        let head = headers(&[("authorization", value)]);
+        assert_eq!(
+            ApiKey::bearer().extract(&RequestHead::from(&head)),
+            Ambiguous,
+            "{value:?}"
+        );
     }
     let digest = headers(&[("authorization", "Digest username=\"a\", realm=\"b\"")]);
-    assert_eq!(ApiKey::bearer().extract(&digest), Absent);
+    assert_eq!(
+        ApiKey::bearer().extract(&RequestHead::from(&digest)),
+        Absent
+    );
 }
 
 // === Route ===
@@ -401,7 +500,7 @@ async fn route_counts_endpoints_and_not_paths() {
 
 #[tokio::test]
 async fn requests_without_a_route_are_one_count_per_method() {
-    assert_eq!(Route.extract(&nothing()), Absent);
+    assert_eq!(Route.extract(&RequestHead::from(&nothing())), Absent);
     let app = Router::new()
         .route("/users/{id}", routing::get(fine))
         .layer(limit(Policy::new("route", Quota::per_minute(2)).key(Route)));
@@ -472,21 +571,29 @@ struct User {
 fn extension_is_what_its_closure_makes_of_it() {
     let user = ExtensionKey::new(|user: &User| Key::from(user.id));
     assert_eq!(
-        user.extract(&with(User { id: 42 })).found(),
+        user.extract(&RequestHead::from(&with(User { id: 42 })))
+            .found(),
         Some(Key::new("42"))
     );
     assert_ne!(
-        user.extract(&with(User { id: 1 })).found(),
-        user.extract(&with(User { id: 2 })).found()
+        user.extract(&RequestHead::from(&with(User { id: 1 })))
+            .found(),
+        user.extract(&RequestHead::from(&with(User { id: 2 })))
+            .found()
     );
-    assert_eq!(user.extract(&nothing()).found(), None);
+    assert_eq!(user.extract(&RequestHead::from(&nothing())).found(), None);
 }
 
 #[test]
 fn global_counts_all_clients_and_no_client_can_send_its_key() {
-    assert_eq!(Global.extract(&nothing()).found(), Some(Key::GLOBAL));
     assert_eq!(
-        Global.extract(&with(ip("192.0.2.1"))).found(),
+        Global.extract(&RequestHead::from(&nothing())).found(),
+        Some(Key::GLOBAL)
+    );
+    assert_eq!(
+        Global
+            .extract(&RequestHead::from(&with(ip("192.0.2.1"))))
+            .found(),
         Some(Key::GLOBAL)
     );
     for reserved in [Key::GLOBAL, Key::UNIDENTIFIED] {
@@ -501,7 +608,7 @@ fn global_counts_all_clients_and_no_client_can_send_its_key() {
 #[test]
 fn and_needs_both_and_distinguishes_both() {
     let both = Header::new("x-a").and(Header::new("x-b"));
-    let key = |fields: &[_]| both.extract(&headers(fields)).found();
+    let key = |fields: &[_]| both.extract(&RequestHead::from(&headers(fields))).found();
     let base = key(&[("x-a", "1"), ("x-b", "2")]);
     assert!(base.is_some());
     assert_eq!(base, key(&[("x-b", "2"), ("x-a", "1")]));
@@ -520,58 +627,86 @@ fn and_needs_both_and_distinguishes_both() {
 fn and_of_two_keys_has_the_status_of_the_missing_one() {
     fn check(
         both: impl KeyExtractor,
-        parts: &Parts,
+        head: &RequestHead,
         (status, challenge, label): (u16, Option<&str>, &str),
     ) {
-        assert_eq!(both.extract(parts), Absent, "{label}");
-        assert_eq!(both.missing_status(parts), status, "{label}");
-        let found = both.challenge(parts);
+        assert_eq!(both.extract(head), Absent, "{label}");
+        assert_eq!(both.missing_status(head), status, "{label}");
+        let found = both.challenge(head);
         assert_eq!(
             found.as_ref().map(HeaderValue::as_bytes),
             challenge.map(str::as_bytes)
         );
-        assert_eq!(both.missing_label(parts), label);
+        assert_eq!(both.missing_label(head), label);
     }
     let tenant = || Header::new("x-tenant");
     let (address, named) = (with(ip("192.0.2.1")), headers(&[("x-tenant", "acme")]));
     // what the client left out
-    check(tenant().and(PeerIp), &address, (400, None, "x-tenant"));
-    check(PeerIp.and(tenant()), &address, (400, None, "x-tenant"));
+    check(
+        tenant().and(PeerIp),
+        &RequestHead::from(&address),
+        (400, None, "x-tenant"),
+    );
+    check(
+        PeerIp.and(tenant()),
+        &RequestHead::from(&address),
+        (400, None, "x-tenant"),
+    );
     check(
         ApiKey::bearer().and(PeerIp),
-        &address,
+        &RequestHead::from(&address),
         (401, Some("Bearer"), "bearer-token"),
     );
     check(
         PeerIp.and(ApiKey::header("x-key")),
-        &address,
+        &RequestHead::from(&address),
         (401, Some("ApiKey"), "x-key"),
     );
     check(
         Cookie::new("sid").and(PeerIp).and(Global),
-        &address,
+        &RequestHead::from(&address),
         (401, Some("Cookie"), "cookie:sid"),
     );
     // what the server lacks
-    check(tenant().and(PeerIp), &named, (500, None, "peer-ip"));
-    check(PeerIp.and(tenant()), &named, (500, None, "peer-ip"));
-    check(tenant().and(Route), &named, (404, None, "route"));
+    check(
+        tenant().and(PeerIp),
+        &RequestHead::from(&named),
+        (500, None, "peer-ip"),
+    );
+    check(
+        PeerIp.and(tenant()),
+        &RequestHead::from(&named),
+        (500, None, "peer-ip"),
+    );
+    check(
+        tenant().and(Route),
+        &RequestHead::from(&named),
+        (404, None, "route"),
+    );
     // both: what the client can mend, credentials first
-    check(tenant().and(PeerIp), &nothing(), (400, None, "x-tenant"));
-    check(PeerIp.and(tenant()), &nothing(), (400, None, "x-tenant"));
+    check(
+        tenant().and(PeerIp),
+        &RequestHead::from(&nothing()),
+        (400, None, "x-tenant"),
+    );
+    check(
+        PeerIp.and(tenant()),
+        &RequestHead::from(&nothing()),
+        (400, None, "x-tenant"),
+    );
     check(
         Route.and(ApiKey::bearer()),
-        &nothing(),
+        &RequestHead::from(&nothing()),
         (401, Some("Bearer"), "bearer-token"),
     );
     check(
         ApiKey::bearer().and(Cookie::new("sid")),
-        &nothing(),
+        &RequestHead::from(&nothing()),
         (401, Some("Bearer, Cookie"), "bearer-token"),
     );
     check(
         Box::new(tenant().and(PeerIp)) as Box<dyn KeyExtractor>,
-        &address,
+        &RequestHead::from(&address),
         (400, None, "x-tenant"),
     );
 }
@@ -608,11 +743,27 @@ fn joined_keys_are_ambiguous_when_either_is() {
     let twice = [("x-a", "1"), ("x-a", "1")];
     let (first, second) = (|| Header::new("x-a"), || Header::new("x-b"));
     for fields in [&twice[..], &[twice[0], twice[1], ("x-b", "2")]] {
-        let parts = headers(fields);
-        assert_eq!(first().and(second()).extract(&parts), Ambiguous);
-        assert_eq!(second().and(first()).extract(&parts), Ambiguous);
-        assert_eq!(first().and(second()).missing_label(&parts), "x-a");
-        assert_eq!(second().and(first()).missing_label(&parts), "x-a");
+        let head = headers(fields);
+        assert_eq!(
+            first().and(second()).extract(&RequestHead::from(&head)),
+            Ambiguous
+        );
+        assert_eq!(
+            second().and(first()).extract(&RequestHead::from(&head)),
+            Ambiguous
+        );
+        assert_eq!(
+            first()
+                .and(second())
+                .missing_label(&RequestHead::from(&head)),
+            "x-a"
+        );
+        assert_eq!(
+            second()
+                .and(first())
+                .missing_label(&RequestHead::from(&head)),
+            "x-a"
+        );
     }
 }
 
@@ -624,29 +775,32 @@ fn second_choice_is_not_taken_for_a_first_one_that_is_ambiguous() {
             .or_else(PeerIp)
     };
     let twice = [("x-a", "1"), ("x-a", ""), ("x-b", "2")];
-    let mut parts = headers(&twice);
-    parts.extensions.insert(ip("192.0.2.1"));
+    let mut head = headers(&twice);
+    head.extensions.insert(ip("192.0.2.1"));
     for extractor in [
         Box::new(chain()) as Box<dyn KeyExtractor>,
         Box::new(chain().map(|key| key)),
         Box::new(chain().and_then(Some)),
         Box::new(Global.and(chain())),
     ] {
-        assert_eq!(extractor.extract(&parts), Ambiguous);
-        assert_eq!(extractor.missing_label(&parts), "x-a");
+        assert_eq!(extractor.extract(&RequestHead::from(&head)), Ambiguous);
+        assert_eq!(extractor.missing_label(&RequestHead::from(&head)), "x-a");
     }
     // the second is ambiguous only where it is looked at
-    let mut parts = headers(&[("x-b", "1"), ("x-b", "2")]);
-    parts.extensions.insert(ip("192.0.2.1"));
-    assert_eq!(chain().extract(&parts), Ambiguous);
-    parts.headers.insert("x-a", HeaderValue::from_static("1"));
-    assert!(matches!(chain().extract(&parts), Found(_)));
+    let mut head = headers(&[("x-b", "1"), ("x-b", "2")]);
+    head.extensions.insert(ip("192.0.2.1"));
+    assert_eq!(chain().extract(&RequestHead::from(&head)), Ambiguous);
+    head.headers.insert("x-a", HeaderValue::from_static("1"));
+    assert!(matches!(
+        chain().extract(&RequestHead::from(&head)),
+        Found(_)
+    ));
 }
 
 #[test]
 fn closures_and_extractors_of_ones_own_can_call_a_key_ambiguous() {
-    let found = |parts: &Parts| Header::new("x-a").extract(parts);
-    let key = |_: &Parts| Key::GLOBAL;
+    let found = |head: &RequestHead| Header::new("x-a").extract(head);
+    let key = |_: &RequestHead| Key::GLOBAL;
     let picky = Header::new("x-a").and_then(|key| match key.as_str() {
         "1" => Found(key),
         "2" => Absent,
@@ -654,18 +808,24 @@ fn closures_and_extractors_of_ones_own_can_call_a_key_ambiguous() {
     });
     let with = |value| headers(&[("x-a", value)]);
     assert_eq!(
-        found.extract(&headers(&[("x-a", "1"), ("x-a", "2")])),
+        found.extract(&RequestHead::from(&headers(&[("x-a", "1"), ("x-a", "2")]))),
         Ambiguous
     );
-    assert_eq!(key.extract(&nothing()), Found(Key::GLOBAL));
+    assert_eq!(
+        key.extract(&RequestHead::from(&nothing())),
+        Found(Key::GLOBAL)
+    );
     for (value, expected) in [("1", Found(Key::new("1"))), ("2", Absent), ("3", Ambiguous)] {
-        assert_eq!(picky.extract(&with(value)), expected);
+        assert_eq!(picky.extract(&RequestHead::from(&with(value))), expected);
     }
     let extension = ExtensionKey::new(|user: &User| match user.id {
         0 => Ambiguous,
         id => Found(Key::from(id)),
     });
-    assert_eq!(extension.extract(&self::with(User { id: 0 })), Ambiguous);
+    assert_eq!(
+        extension.extract(&RequestHead::from(&self::with(User { id: 0 }))),
+        Ambiguous
+    );
 }
 
 // === OrElse ===
@@ -673,18 +833,20 @@ fn closures_and_extractors_of_ones_own_can_call_a_key_ambiguous() {
 #[test]
 fn or_else_takes_the_first_key_that_is_there() {
     let extractor = ApiKey::header("x-api-key").or_else(PeerIp);
-    let mut parts = with(ip("192.0.2.1"));
-    let by_address = extractor.extract(&parts).found();
-    parts
-        .headers
+    let mut head = with(ip("192.0.2.1"));
+    let by_address = extractor.extract(&RequestHead::from(&head)).found();
+    head.headers
         .insert("x-api-key", HeaderValue::from_static(SECRET));
-    let by_secret = extractor.extract(&parts).found();
+    let by_secret = extractor.extract(&RequestHead::from(&head)).found();
     assert_eq!(by_secret, Some(Key::secret(SECRET)));
     assert!(by_address.is_some());
     assert_ne!(by_address, by_secret);
-    assert_eq!(extractor.extract(&nothing()).found(), None);
     assert_eq!(
-        extractor.missing_status(&nothing()),
+        extractor.extract(&RequestHead::from(&nothing())).found(),
+        None
+    );
+    assert_eq!(
+        extractor.missing_status(&RequestHead::from(&nothing())),
         StatusCode::INTERNAL_SERVER_ERROR
     );
 }
@@ -703,12 +865,12 @@ fn header_that_reads_as_an_address_does_not_spend_the_quota_of_that_address() {
     for form in forms {
         let forged = headers(&[("x-tenant", form)]);
         assert_ne!(
-            header_first.extract(&forged).found(),
-            header_first.extract(&address).found()
+            header_first.extract(&RequestHead::from(&forged)).found(),
+            header_first.extract(&RequestHead::from(&address)).found()
         );
         assert_ne!(
-            header_last.extract(&forged).found(),
-            header_last.extract(&address).found()
+            header_last.extract(&RequestHead::from(&forged)).found(),
+            header_last.extract(&RequestHead::from(&address)).found()
         );
     }
 }
@@ -719,15 +881,27 @@ fn chain_of_or_else_keeps_every_kind_of_key_apart() {
         .or_else(Header::new("x-b"))
         .or_else(Header::new("x-c"));
     apart([
-        chain.extract(&headers(&[("x-a", "1")])).found(),
-        chain.extract(&headers(&[("x-b", "1")])).found(),
-        chain.extract(&headers(&[("x-c", "1")])).found(),
+        chain
+            .extract(&RequestHead::from(&headers(&[("x-a", "1")])))
+            .found(),
+        chain
+            .extract(&RequestHead::from(&headers(&[("x-b", "1")])))
+            .found(),
+        chain
+            .extract(&RequestHead::from(&headers(&[("x-c", "1")])))
+            .found(),
     ]);
     let nested = Header::new("x-a").or_else(Header::new("x-b").or_else(Header::new("x-c")));
     apart([
-        nested.extract(&headers(&[("x-a", "1")])).found(),
-        nested.extract(&headers(&[("x-b", "1")])).found(),
-        nested.extract(&headers(&[("x-c", "1")])).found(),
+        nested
+            .extract(&RequestHead::from(&headers(&[("x-a", "1")])))
+            .found(),
+        nested
+            .extract(&RequestHead::from(&headers(&[("x-b", "1")])))
+            .found(),
+        nested
+            .extract(&RequestHead::from(&headers(&[("x-c", "1")])))
+            .found(),
     ]);
 }
 
@@ -742,21 +916,27 @@ fn chain_of_or_else_keeps_extensions_apart_though_they_are_labelled_alike() {
         .or_else(ExtensionKey::new(|user: &User| Key::from(user.id)))
         .or_else(ExtensionKey::new(|team: &Team| Key::from(team.id)));
     apart([
-        chain.extract(&with(User { id: 42 })).found(),
-        chain.extract(&with(Team { id: 42 })).found(),
+        chain
+            .extract(&RequestHead::from(&with(User { id: 42 })))
+            .found(),
+        chain
+            .extract(&RequestHead::from(&with(Team { id: 42 })))
+            .found(),
     ]);
 }
 
 #[test]
 fn chain_of_or_else_keeps_closures_apart_though_they_are_labelled_alike() {
     let chain = PeerIp
-        .or_else(|parts: &Parts| parts.uri.host().map(Key::from))
-        .or_else(|parts: &Parts| parts.headers.get("x-tenant").map(Key::new));
+        .or_else(|head: &RequestHead| head.uri.host().map(Key::from))
+        .or_else(|head: &RequestHead| head.headers.get("x-tenant").map(Key::new));
     let mut by_host = nothing();
     by_host.uri = "http://acme/".parse().expect("it is a uri");
     apart([
-        chain.extract(&by_host).found(),
-        chain.extract(&headers(&[("x-tenant", "acme")])).found(),
+        chain.extract(&RequestHead::from(&by_host)).found(),
+        chain
+            .extract(&RequestHead::from(&headers(&[("x-tenant", "acme")])))
+            .found(),
     ]);
 }
 
@@ -764,31 +944,35 @@ fn chain_of_or_else_keeps_closures_apart_though_they_are_labelled_alike() {
 #[test]
 fn chain_of_or_else_keeps_alternatives_apart_that_an_and_has_wrapped() {
     let chain = PeerIp
-        .or_else(|parts: &Parts| parts.uri.host().map(Key::from))
+        .or_else(|head: &RequestHead| head.uri.host().map(Key::from))
         .and(Global)
-        .or_else(|parts: &Parts| {
-            let tenant = parts.headers.get("x-tenant").map(Key::new)?;
+        .or_else(|head: &RequestHead| {
+            let tenant = head.headers.get("x-tenant").map(Key::new)?;
             Some(tenant.and(&Key::GLOBAL))
         });
     let mut by_host = nothing();
     by_host.uri = "http://acme/".parse().expect("it is a uri");
     apart([
-        chain.extract(&by_host).found(),
-        chain.extract(&headers(&[("x-tenant", "acme")])).found(),
+        chain.extract(&RequestHead::from(&by_host)).found(),
+        chain
+            .extract(&RequestHead::from(&headers(&[("x-tenant", "acme")])))
+            .found(),
     ]);
 }
 
 #[test]
 fn chain_of_or_else_keeps_alternatives_apart_that_a_closure_has_wrapped() {
     let boxed: Box<dyn KeyExtractor> =
-        Box::new(PeerIp.or_else(|parts: &Parts| parts.uri.host().map(Key::from)));
-    let wrapped = move |parts: &Parts| boxed.extract(parts);
-    let chain = wrapped.or_else(|parts: &Parts| parts.headers.get("x-tenant").map(Key::new));
+        Box::new(PeerIp.or_else(|head: &RequestHead| head.uri.host().map(Key::from)));
+    let wrapped = move |head: &RequestHead| boxed.extract(head);
+    let chain = wrapped.or_else(|head: &RequestHead| head.headers.get("x-tenant").map(Key::new));
     let mut by_host = nothing();
     by_host.uri = "http://acme/".parse().expect("it is a uri");
     apart([
-        chain.extract(&by_host).found(),
-        chain.extract(&headers(&[("x-tenant", "acme")])).found(),
+        chain.extract(&RequestHead::from(&by_host)).found(),
+        chain
+            .extract(&RequestHead::from(&headers(&[("x-tenant", "acme")])))
+            .found(),
     ]);
 }
 
@@ -796,14 +980,17 @@ fn chain_of_or_else_keeps_alternatives_apart_that_a_closure_has_wrapped() {
 
 #[test]
 fn closures_and_functions_are_extractors() {
-    fn by_host(parts: &Parts) -> Option<Key> {
-        parts.uri.host().map(Key::from)
+    fn by_host(head: &RequestHead) -> Option<Key> {
+        head.uri.host().map(Key::from)
     }
     let salt = "tenant-".to_owned();
-    let by_path = move |parts: &Parts| Some(Key::from(format!("{salt}{}", parts.uri.path())));
-    assert_eq!(KeyExtractor::extract(&by_host, &nothing()), Absent);
+    let by_path = move |head: &RequestHead| Some(Key::from(format!("{salt}{}", head.uri.path())));
     assert_eq!(
-        by_path.extract(&nothing()).found(),
+        KeyExtractor::extract(&by_host, &RequestHead::from(&nothing())),
+        Absent
+    );
+    assert_eq!(
+        by_path.extract(&RequestHead::from(&nothing())).found(),
         Some(Key::new("tenant-/"))
     );
     assert_eq!(by_path.label(), "closure");
@@ -814,8 +1001,8 @@ fn closures_and_functions_are_extractors() {
 struct Tenant;
 
 impl KeyExtractor for Tenant {
-    fn extract(&self, parts: &Parts) -> Extracted<Key> {
-        let tenant = parts.uri.path().split('/').nth(1);
+    fn extract(&self, head: &RequestHead) -> Extracted<Key> {
+        let tenant = head.uri.path().split('/').nth(1);
         let tenant = tenant.filter(|tenant| !tenant.is_empty());
         tenant.map(Key::new).into()
     }
@@ -838,7 +1025,7 @@ fn extractors_can_be_kept_in_a_box() {
         Box::new(PeerIp),
         Box::new(Header::new("x-tenant").and(Route)),
         Box::new(ApiKey::bearer().or_else(Global)),
-        Box::new(|_: &Parts| Some(Key::GLOBAL)),
+        Box::new(|_: &RequestHead| Some(Key::GLOBAL)),
     ];
     let labels: Vec<&str> = extractors.iter().map(KeyExtractor::label).collect();
     assert_eq!(
@@ -851,14 +1038,15 @@ fn extractors_can_be_kept_in_a_box() {
         ]
     );
     let kept = extractors.into_iter().next_back().expect("there are four");
-    let _ = Policy::new("kept", Quota::per_minute(1)).key(move |parts: &Parts| kept.extract(parts));
+    let _ =
+        Policy::new("kept", Quota::per_minute(1)).key(move |head: &RequestHead| kept.extract(head));
 }
 
 // === MissingKey ===
 
 #[tokio::test]
 async fn missing_key_is_rejected_by_default_with_the_status_of_its_extractor() {
-    let key = |parts: &Parts| parts.uri.host().map(Key::from);
+    let key = |head: &RequestHead| head.uri.host().map(Key::from);
     let policy = || Policy::new("any", Quota::per_minute(1));
     for (rule, status, label) in [
         (policy().key(Header::new("x-tenant")), 400, "x-tenant"),
@@ -912,7 +1100,7 @@ async fn missing_key_is_rejected_by_default_with_the_status_of_its_extractor() {
 async fn label_of_any_characters_leaves_the_json_whole() {
     struct Odd;
     impl KeyExtractor for Odd {
-        fn extract(&self, _: &Parts) -> Extracted<Key> {
+        fn extract(&self, _: &RequestHead) -> Extracted<Key> {
             Absent
         }
         fn label(&self) -> &str {
@@ -1025,20 +1213,20 @@ fn no_two_short_strings_of_tricky_characters_give_one_key() {
 
 #[test]
 fn no_two_pairs_of_short_tricky_strings_give_one_key() {
-    let parts: Vec<Key> = ["", "a", "|", "!", "%", "a|", "|a", "%7C", "a!b", "b"]
+    let head: Vec<Key> = ["", "a", "|", "!", "%", "a|", "|a", "%7C", "a!b", "b"]
         .into_iter()
         .map(Key::new)
         .chain([Key::GLOBAL, Key::UNIDENTIFIED, Key::secret("a")])
         .collect();
     let mut seen = HashMap::new();
-    for (index, part) in parts.iter().enumerate() {
+    for (index, part) in head.iter().enumerate() {
         assert_eq!(seen.insert(*part, (index, usize::MAX)), None);
-        for (other, second) in parts.iter().enumerate() {
+        for (other, second) in head.iter().enumerate() {
             let joined = seen.insert(part.and(second), (index, other));
             assert_eq!(joined, None, "{} and {}", part.as_str(), second.as_str());
         }
     }
-    for part in parts {
+    for part in head {
         assert_eq!(seen.insert(part.labelled("a"), (0, 0)), None);
         assert_eq!(seen.insert(part.labelled("a|"), (0, 0)), None);
     }
@@ -1110,7 +1298,7 @@ proptest! {
         segments in prop::array::uniform8(prop_oneof![Just(0), Just(1), 0..=u16::MAX, 0..=0xff_u16]),
     ) {
         let address = IpAddr::from(segments).to_canonical();
-        let key = ClientIp::peer().ipv6_prefix(128).extract(&with(address));
+        let key = ClientIp::peer().ipv6_prefix(128).extract(&RequestHead::from(&with(address)));
         prop_assert_eq!(key.found(), Some(Key::new(address.to_string())));
     }
 
@@ -1177,13 +1365,13 @@ proptest! {
     #[test]
     fn no_header_value_is_a_panic(value in prop_oneof![vec(any::<u8>(), 0..200), vec(select(b"\t a".to_vec()), 0..4)]) {
         if let Ok(value) = HeaderValue::from_bytes(&value) {
-            let mut parts = nothing();
-            parts.headers.insert("x-tenant", value.clone());
-            parts.headers.insert(header::AUTHORIZATION, value.clone());
-            let key = Header::new("x-tenant").extract(&parts).found();
+            let mut head = nothing();
+            head.headers.insert("x-tenant", value.clone());
+            head.headers.insert(header::AUTHORIZATION, value.clone());
+            let key = Header::new("x-tenant").extract(&RequestHead::from(&head)).found();
             prop_assert_eq!(key.is_some(), !value.as_bytes().trim_ascii().is_empty(), "blank is empty");
-            prop_assert_eq!(ApiKey::header("x-tenant").extract(&parts).found().is_some(), key.is_some());
-            if let Some(key) = ApiKey::bearer().extract(&parts).found() {
+            prop_assert_eq!(ApiKey::header("x-tenant").extract(&RequestHead::from(&head)).found().is_some(), key.is_some());
+            if let Some(key) = ApiKey::bearer().extract(&RequestHead::from(&head)).found() {
                 prop_assert!(value.as_bytes()[..7].eq_ignore_ascii_case(b"bearer "));
                 assert_canonical(&key);
             }
@@ -1261,18 +1449,18 @@ fn nothing() -> Parts {
 }
 
 fn with<T: Clone + Send + Sync + 'static>(extension: T) -> Parts {
-    let mut parts = nothing();
-    parts.extensions.insert(extension);
-    parts
+    let mut head = nothing();
+    head.extensions.insert(extension);
+    head
 }
 
 fn headers(fields: &[(&'static str, &str)]) -> Parts {
-    let mut parts = nothing();
+    let mut head = nothing();
     for (name, value) in fields {
         let value = HeaderValue::from_str(value).expect("HTTP allows it");
-        parts.headers.append(*name, value);
+        head.headers.append(*name, value);
     }
-    parts
+    head
 }
 
 fn address(text: &str) -> SocketAddr {
@@ -1293,7 +1481,9 @@ fn extractor_chosen_at_run_time_keeps_its_label_and_status() {
         let shared: std::sync::Arc<dyn KeyExtractor> = std::sync::Arc::from(extractor);
         (
             shared.label().to_owned(),
-            shared.missing_status(&nothing()).as_u16(),
+            shared
+                .missing_status(&RequestHead::from(&nothing()))
+                .as_u16(),
             shared.or_else(Global).label().to_owned(),
         )
     });

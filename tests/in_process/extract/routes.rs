@@ -13,7 +13,7 @@ use axum::{
 use http::{HeaderMap, Method, StatusCode, request::Parts};
 use proptest::prelude::*;
 use tollgate::{
-    Key,
+    Key, RequestHead,
     extract::{
         Extracted::{self, Absent, Ambiguous},
         KeyExtractor, PathParam, Route,
@@ -69,9 +69,12 @@ async fn path_parameter_that_the_route_lacks_is_absent_and_one_that_it_has_twice
     }
     let nothing = || axum::http::Request::new(()).into_parts().0;
     let missing = PathParam::new("id");
-    assert_eq!(missing.extract(&nothing()), Absent);
+    assert_eq!(missing.extract(&RequestHead::from(&nothing())), Absent);
     assert_eq!(missing.label(), "path:id");
-    assert_eq!(missing.missing_status(&nothing()), StatusCode::NOT_FOUND);
+    assert_eq!(
+        missing.missing_status(&RequestHead::from(&nothing())),
+        StatusCode::NOT_FOUND
+    );
 }
 
 /// A layer around the outer router sees the whole path; one inside a nested router sees its own part of it.
@@ -260,7 +263,7 @@ fn made_up_methods_and_paths_open_ten_counts_at_most_where_nothing_matches() {
             keys.insert(
                 Route
                     .or_unmatched()
-                    .extract(&request.into_parts().0)
+                    .extract(&RequestHead::from(&request.into_parts().0))
                     .found(),
             );
         }
@@ -327,9 +330,9 @@ impl Log {
     + 'static {
         let log = self.clone();
         from_fn(move |request: Request, next: Next| {
-            let (parts, body) = request.into_parts();
-            log.add(extractor.extract(&parts));
-            next.run(Request::from_parts(parts, body))
+            let (head, body) = request.into_parts();
+            log.add(extractor.extract(&RequestHead::from(&head)));
+            next.run(Request::from_parts(head, body))
         })
     }
 
@@ -372,7 +375,7 @@ fn request(method: Method, path: &str) -> Request {
     request.body(Body::empty()).expect("it is well formed")
 }
 
-async fn fine(parts: Parts) -> &'static str {
-    drop(parts);
+async fn fine(head: Parts) -> &'static str {
+    drop(head);
     "fine"
 }

@@ -4,7 +4,7 @@
 use http::{HeaderValue, Request, StatusCode, header, request::Parts};
 use proptest::{collection::vec, prelude::*};
 use tollgate::{
-    Key,
+    Key, RequestHead,
     extract::{
         ApiKey, Cookie,
         Extracted::{Absent, Ambiguous, Found},
@@ -24,19 +24,27 @@ fn space_around_a_headers_value_is_no_part_of_it() {
     let (clear, secret) = (Header::new("x-key"), ApiKey::header("x-key"));
     for value in ["a b", " a b", "a b\t", " \t a b  "] {
         assert_eq!(
-            clear.extract(&with(value)).found(),
+            clear.extract(&RequestHead::from(&with(value))).found(),
             Some(Key::new("a b")),
             "{value:?}"
         );
         assert_eq!(
-            secret.extract(&with(value)).found(),
+            secret.extract(&RequestHead::from(&with(value))).found(),
             Some(Key::secret("a b")),
             "{value:?}"
         );
     }
     for value in ["", " ", "\t "] {
-        assert_eq!(clear.extract(&with(value)), Absent, "{value:?}");
-        assert_eq!(secret.extract(&with(value)), Absent, "{value:?}");
+        assert_eq!(
+            clear.extract(&RequestHead::from(&with(value))),
+            Absent,
+            "{value:?}"
+        );
+        assert_eq!(
+            secret.extract(&RequestHead::from(&with(value))),
+            Absent,
+            "{value:?}"
+        );
     }
 }
 
@@ -58,7 +66,7 @@ fn cookie_is_found_among_others_and_over_several_lines() {
         &["a=session=x; session=abc"],
     ] {
         assert_eq!(
-            session.extract(&cookies(lines)).found(),
+            session.extract(&RequestHead::from(&cookies(lines))).found(),
             expected,
             "{lines:?}"
         );
@@ -81,7 +89,7 @@ fn cookie_that_is_missing_or_empty_is_absent() {
             &["sessionx=abc"],
             &["x; y=session=abc"],
         ] {
-            let key = extractor.extract(&cookies(lines));
+            let key = extractor.extract(&RequestHead::from(&cookies(lines)));
             assert_eq!(key, Absent, "{lines:?}");
         }
     }
@@ -102,7 +110,7 @@ fn cookie_that_is_repeated_is_ambiguous() {
             &["session=; session="],
             &["session=\"abc;session=abc\""],
         ] {
-            let key = extractor.extract(&cookies(lines));
+            let key = extractor.extract(&RequestHead::from(&cookies(lines)));
             assert_eq!(key, Ambiguous, "{lines:?}");
         }
     }
@@ -121,7 +129,9 @@ fn cookie_written_in_another_way_is_the_same_key() {
         "%73ession=a b=c",
         "%73%65%73%73%69%6F%6E=a b=c",
     ] {
-        let key = Cookie::new("session").extract(&cookies(&[line])).found();
+        let key = Cookie::new("session")
+            .extract(&RequestHead::from(&cookies(&[line])))
+            .found();
         assert_eq!(key, expected, "{line}");
     }
 }
@@ -135,7 +145,7 @@ fn cookies_that_differ_have_distinct_keys() {
     for extractor in [Cookie::new("session"), Cookie::new("session").plaintext()] {
         let keys = values.map(|value| {
             extractor
-                .extract(&cookies(&[&format!("session={value}")]))
+                .extract(&RequestHead::from(&cookies(&[&format!("session={value}")])))
                 .found()
         });
         apart(&keys);
@@ -144,8 +154,8 @@ fn cookies_that_differ_have_distinct_keys() {
 
 #[test]
 fn secret_of_a_cookie_or_a_query_appears_nowhere() {
-    let mut parts = cookies(&[&format!("session={SECRET}")]);
-    parts.uri = format!("/?key={SECRET}").parse().expect("it is a uri");
+    let mut head = cookies(&[&format!("session={SECRET}")]);
+    head.uri = format!("/?key={SECRET}").parse().expect("it is a uri");
     let own = HashSecret::new([7; 32]);
     let extractors: [Box<dyn KeyExtractor>; 4] = [
         Box::new(Cookie::new("session")),
@@ -153,8 +163,12 @@ fn secret_of_a_cookie_or_a_query_appears_nowhere() {
         Box::new(Cookie::new("session").hash_secret(own)),
         Box::new(ApiKey::query("key").hash_secret(own)),
     ];
-    let keys =
-        extractors.map(|extractor| extractor.extract(&parts).found().expect("there is a key"));
+    let keys = extractors.map(|extractor| {
+        extractor
+            .extract(&RequestHead::from(&head))
+            .found()
+            .expect("there is a key")
+    });
     for key in keys {
         for piece in SECRET.as_bytes().windows(4) {
             let shown = format!("{} {key:?}", key.as_str()).to_lowercase();
@@ -184,11 +198,16 @@ fn debug_of_an_extractor_shows_no_hash_secret() {
 
 #[test]
 fn cookie_in_clear_can_be_read_and_is_never_the_hashed_one() {
-    let parts = cookies(&["language=cs"]);
+    let head = cookies(&["language=cs"]);
     let clear = Cookie::new("language").plaintext();
-    assert_eq!(clear.extract(&parts).found(), Some(Key::new("cs")));
     assert_eq!(
-        Cookie::new("language").extract(&parts).found(),
+        clear.extract(&RequestHead::from(&head)).found(),
+        Some(Key::new("cs"))
+    );
+    assert_eq!(
+        Cookie::new("language")
+            .extract(&RequestHead::from(&head))
+            .found(),
         Some(Key::secret("cs"))
     );
 }
@@ -200,16 +219,25 @@ fn huge_cookies_are_keys_like_others() {
     let encoded = "%61".repeat(100_000);
     let clear = Cookie::new("session").plaintext();
     let key = clear
-        .extract(&cookies(&[&format!("session={huge}")]))
+        .extract(&RequestHead::from(&cookies(&[&format!("session={huge}")])))
         .found();
     assert_eq!(key, Some(Key::new(&huge)));
     let written_otherwise = clear
-        .extract(&cookies(&[&format!("session={encoded}")]))
+        .extract(&RequestHead::from(&cookies(&[&format!(
+            "session={encoded}"
+        )])))
         .found();
     assert_eq!(written_otherwise, key);
-    assert_eq!(clear.extract(&cookies(&[&many])).found(), None);
+    assert_eq!(
+        clear
+            .extract(&RequestHead::from(&cookies(&[&many])))
+            .found(),
+        None
+    );
     let last = clear
-        .extract(&cookies(&[&format!("{many}session=abc")]))
+        .extract(&RequestHead::from(&cookies(&[&format!(
+            "{many}session=abc"
+        )])))
         .found();
     assert_eq!(last, Some(Key::new("abc")));
 }
@@ -218,10 +246,13 @@ fn huge_cookies_are_keys_like_others() {
 fn bytes_in_a_cookie_that_are_not_text_have_distinct_keys() {
     let key = |value: &[u8]| {
         let line = [b"session=", value].concat();
-        let mut parts = nothing();
+        let mut head = nothing();
         let line = HeaderValue::from_bytes(&line).expect("HTTP allows it");
-        parts.headers.insert(header::COOKIE, line);
-        Cookie::new("session").plaintext().extract(&parts).found()
+        head.headers.insert(header::COOKIE, line);
+        Cookie::new("session")
+            .plaintext()
+            .extract(&RequestHead::from(&head))
+            .found()
     };
     apart(&[
         key(b"\xFF"),
@@ -249,7 +280,11 @@ fn query_parameter_is_its_value_and_nothing_else_of_the_uri() {
         "http://example.com/?tenant=acme",
         "/?page=tenant=x&tenant=acme",
     ] {
-        assert_eq!(tenant.extract(&at(uri)).found(), expected, "{uri}");
+        assert_eq!(
+            tenant.extract(&RequestHead::from(&at(uri))).found(),
+            expected,
+            "{uri}"
+        );
     }
 }
 
@@ -263,7 +298,9 @@ fn query_parameter_written_in_another_way_is_the_same_key() {
         "/?%6D%79%20%74enant=a+%62",
         "/?my%20tenant=a%20%62",
     ] {
-        let key = QueryParam::new("my tenant").extract(&at(uri)).found();
+        let key = QueryParam::new("my tenant")
+            .extract(&RequestHead::from(&at(uri)))
+            .found();
         assert_eq!(key, expected, "{uri}");
     }
 }
@@ -277,7 +314,11 @@ fn query_parameter_that_is_missing_or_empty_is_absent_and_one_that_is_repeated_a
         for uri in [
             "/", "/?", "/?key", "/?key=", "/?KEY=a", "/?keys=a", "/?ke=a", "/?=a", "/key=a",
         ] {
-            assert_eq!(extractor.extract(&at(uri)), Absent, "{uri}");
+            assert_eq!(
+                extractor.extract(&RequestHead::from(&at(uri))),
+                Absent,
+                "{uri}"
+            );
         }
         for uri in [
             "/?key=a&key=a",
@@ -287,7 +328,11 @@ fn query_parameter_that_is_missing_or_empty_is_absent_and_one_that_is_repeated_a
             "/?key&key",
             "/?key=a&k%65y=b",
         ] {
-            assert_eq!(extractor.extract(&at(uri)), Ambiguous, "{uri}");
+            assert_eq!(
+                extractor.extract(&RequestHead::from(&at(uri))),
+                Ambiguous,
+                "{uri}"
+            );
         }
     }
 }
@@ -300,7 +345,7 @@ fn query_values_that_differ_have_distinct_keys() {
     ];
     let keys = values.map(|value| {
         QueryParam::new("key")
-            .extract(&at(&format!("/?key={value}")))
+            .extract(&RequestHead::from(&at(&format!("/?key={value}"))))
             .found()
     });
     apart(&keys);
@@ -311,7 +356,9 @@ fn query_values_that_differ_have_distinct_keys() {
 #[test]
 fn huge_query_is_a_key_like_others() {
     let uri = format!("/?{}key={}", "a=b&".repeat(5_000), "x".repeat(40_000));
-    let key = QueryParam::new("key").extract(&at(&uri)).found();
+    let key = QueryParam::new("key")
+        .extract(&RequestHead::from(&at(&uri)))
+        .found();
     assert_eq!(key, Some(Key::new("x".repeat(40_000))));
 }
 
@@ -329,15 +376,24 @@ fn host_is_one_key_however_it_is_written() {
         "example.com.",
     ] {
         assert_eq!(
-            HostHeader.extract(&hosts(&[host])).found(),
+            HostHeader
+                .extract(&RequestHead::from(&hosts(&[host])))
+                .found(),
             expected,
             "{host}"
         );
         let uri = format!("http://{}/path?query", host.trim_end_matches(':'));
-        assert_eq!(HostHeader.extract(&at(&uri)).found(), expected, "{uri}");
+        assert_eq!(
+            HostHeader.extract(&RequestHead::from(&at(&uri))).found(),
+            expected,
+            "{uri}"
+        );
     }
     let with_user = at("http://ada:secret@example.com:80/");
-    assert_eq!(HostHeader.extract(&with_user).found(), expected);
+    assert_eq!(
+        HostHeader.extract(&RequestHead::from(&with_user)).found(),
+        expected
+    );
 }
 
 #[test]
@@ -352,14 +408,21 @@ fn equal_authority_and_host_are_one_host() {
         ("http://ada:secret@example.com/", "example.com"),
         ("example.com:443", "example.com:443"),
     ] {
-        let mut parts = hosts(&[host]);
-        parts.uri = uri.parse().expect("it is a uri");
+        let mut head = hosts(&[host]);
+        head.uri = uri.parse().expect("it is a uri");
         let expected = Found(Key::new("example.com"));
-        assert_eq!(HostHeader.extract(&parts), expected, "{uri} {host}");
+        assert_eq!(
+            HostHeader.extract(&RequestHead::from(&head)),
+            expected,
+            "{uri} {host}"
+        );
     }
     let mut six = hosts(&["[2001:DB8::1]"]);
     six.uri = "http://[2001:db8:0::1]:80/".parse().expect("it is a uri");
-    assert_eq!(HostHeader.extract(&six), Found(Key::new("2001:db8::1")));
+    assert_eq!(
+        HostHeader.extract(&RequestHead::from(&six)),
+        Found(Key::new("2001:db8::1"))
+    );
 }
 
 // Reproducer: the URI was believed, and the service behind may well have believed the header.
@@ -376,27 +439,34 @@ fn authority_and_host_that_contradict_each_other_are_ambiguous() {
         ("https://example.com/", &[""]),
         ("https://example.com/", &["user@example.com"]),
     ] {
-        let mut parts = hosts(lines);
-        parts.uri = uri.parse().expect("it is a uri");
-        assert_eq!(HostHeader.extract(&parts), Ambiguous, "{uri} {lines:?}");
+        let mut head = hosts(lines);
+        head.uri = uri.parse().expect("it is a uri");
+        assert_eq!(
+            HostHeader.extract(&RequestHead::from(&head)),
+            Ambiguous,
+            "{uri} {lines:?}"
+        );
     }
 }
 
 #[test]
 fn forwarded_hosts_are_not_looked_at() {
-    let mut parts = nothing();
+    let mut head = nothing();
     for name in ["x-forwarded-host", "forwarded", "x-host", "x-original-host"] {
-        parts
-            .headers
+        head.headers
             .insert(name, HeaderValue::from_static("evil.example"));
     }
-    assert_eq!(HostHeader.extract(&parts).found(), None);
+    assert_eq!(HostHeader.extract(&RequestHead::from(&head)).found(), None);
 }
 
 #[test]
 fn host_that_is_missing_is_absent() {
     for lines in [&[][..], &[""], &[" "]] {
-        assert_eq!(HostHeader.extract(&hosts(lines)), Absent, "{lines:?}");
+        assert_eq!(
+            HostHeader.extract(&RequestHead::from(&hosts(lines))),
+            Absent,
+            "{lines:?}"
+        );
     }
 }
 
@@ -429,17 +499,25 @@ fn host_that_is_repeated_or_not_a_host_is_ambiguous() {
         &["[v1.a]"],
         &["example.com:65536"],
     ] {
-        assert_eq!(HostHeader.extract(&hosts(lines)), Ambiguous, "{lines:?}");
+        assert_eq!(
+            HostHeader.extract(&RequestHead::from(&hosts(lines))),
+            Ambiguous,
+            "{lines:?}"
+        );
     }
-    let mut parts = nothing();
+    let mut head = nothing();
     let unicode = HeaderValue::from_bytes("bücher.example".as_bytes()).expect("HTTP allows it");
-    parts.headers.insert(header::HOST, unicode);
-    assert_eq!(HostHeader.extract(&parts), Ambiguous);
+    head.headers.insert(header::HOST, unicode);
+    assert_eq!(HostHeader.extract(&RequestHead::from(&head)), Ambiguous);
 }
 
 #[test]
 fn addresses_as_hosts_are_one_key_each() {
-    let key = |host| HostHeader.extract(&hosts(&[host])).found();
+    let key = |host| {
+        HostHeader
+            .extract(&RequestHead::from(&hosts(&[host])))
+            .found()
+    };
     let six = Some(Key::new("2001:db8::1"));
     for host in [
         "[2001:db8::1]",
@@ -449,7 +527,9 @@ fn addresses_as_hosts_are_one_key_each() {
         assert_eq!(key(host), six, "{host}");
     }
     assert_eq!(
-        HostHeader.extract(&at("http://[2001:DB8::1]:80/")).found(),
+        HostHeader
+            .extract(&RequestHead::from(&at("http://[2001:DB8::1]:80/")))
+            .found(),
         six
     );
     assert_eq!(key("192.0.2.1:80"), Some(Key::new("192.0.2.1")));
@@ -460,18 +540,23 @@ fn addresses_as_hosts_are_one_key_each() {
 fn host_is_as_long_as_dns_allows_and_no_longer() {
     let longest = "a".repeat(253);
     assert_eq!(
-        HostHeader.extract(&hosts(&[&longest])).found(),
+        HostHeader
+            .extract(&RequestHead::from(&hosts(&[&longest])))
+            .found(),
         Some(Key::new(&longest))
     );
     assert_eq!(
         HostHeader
-            .extract(&hosts(&[&format!("{longest}.:80")]))
+            .extract(&RequestHead::from(&hosts(&[&format!("{longest}.:80")])))
             .found(),
         Some(Key::new(&longest))
     );
-    assert_eq!(HostHeader.extract(&hosts(&[&"a".repeat(254)])), Ambiguous);
     assert_eq!(
-        HostHeader.extract(&hosts(&[&"a".repeat(100_000)])),
+        HostHeader.extract(&RequestHead::from(&hosts(&[&"a".repeat(254)]))),
+        Ambiguous
+    );
+    assert_eq!(
+        HostHeader.extract(&RequestHead::from(&hosts(&[&"a".repeat(100_000)]))),
         Ambiguous
     );
 }
@@ -483,7 +568,7 @@ fn labels_and_statuses_name_the_missing_key() {
     let told = |extractor: &dyn KeyExtractor| {
         (
             extractor.label().to_owned(),
-            extractor.missing_status(&nothing()),
+            extractor.missing_status(&RequestHead::from(&nothing())),
         )
     };
     let bad = StatusCode::BAD_REQUEST;
@@ -521,7 +606,7 @@ proptest! {
             [value] if !value.is_empty() => Some(Key::new(value)),
             _ => None,
         };
-        prop_assert_eq!(QueryParam::new("ab").extract(&at(&uri)).found(), expected);
+        prop_assert_eq!(QueryParam::new("ab").extract(&RequestHead::from(&at(&uri))).found(), expected);
     }
 
     #[test]
@@ -530,13 +615,13 @@ proptest! {
         tricky in "[\\[\\]:;=%&\"a-c. {}|!2F]{0,40}",
     ) {
         for bytes in [&value[..], tricky.as_bytes()] {
-            let mut parts = nothing();
+            let mut head = nothing();
             if let Ok(value) = HeaderValue::from_bytes(bytes) {
-                parts.headers.append(header::COOKIE, value.clone());
-                parts.headers.append(header::HOST, value);
+                head.headers.append(header::COOKIE, value.clone());
+                head.headers.append(header::HOST, value);
             }
             if let Ok(uri) = format!("/?{}", String::from_utf8_lossy(bytes)).parse() {
-                parts.uri = uri;
+                head.uri = uri;
             }
             let extractors: [Box<dyn KeyExtractor>; 5] = [
                 Box::new(Cookie::new("a").plaintext()),
@@ -545,7 +630,7 @@ proptest! {
                 Box::new(ApiKey::query("a")),
                 Box::new(HostHeader),
             ];
-            for key in extractors.iter().filter_map(|extractor| extractor.extract(&parts).found()) {
+            for key in extractors.iter().filter_map(|extractor| extractor.extract(&RequestHead::from(&head)).found()) {
                 prop_assert!((1..=Key::MAX_LENGTH).contains(&key.as_str().len()));
                 let has_brace = key.as_str().contains(['{', '}']);
 prop_assert!(!has_brace);
@@ -569,7 +654,7 @@ prop_assert!(!has_brace);
                     false => char::from(byte).to_string(),
                 })
                 .collect();
-            Cookie::new("a").plaintext().extract(&cookies(&[&format!("a={text}")])).found()
+            Cookie::new("a").plaintext().extract(&RequestHead::from(&cookies(&[&format!("a={text}")]))).found()
         };
         let same = written(&first, 0);
         prop_assert_eq!(same, written(&first, escapes));
@@ -643,9 +728,9 @@ fn nothing() -> Parts {
 }
 
 fn at(uri: &str) -> Parts {
-    let mut parts = nothing();
-    parts.uri = uri.parse().expect("it is a uri");
-    parts
+    let mut head = nothing();
+    head.uri = uri.parse().expect("it is a uri");
+    head
 }
 
 fn cookies(lines: &[&str]) -> Parts {
@@ -657,12 +742,12 @@ fn hosts(lines: &[&str]) -> Parts {
 }
 
 fn lines_of(name: http::HeaderName, lines: &[&str]) -> Parts {
-    let mut parts = nothing();
+    let mut head = nothing();
     for line in lines {
         let line = HeaderValue::from_str(line).expect("HTTP allows it");
-        parts.headers.append(&name, line);
+        head.headers.append(&name, line);
     }
-    parts
+    head
 }
 
 const SECRET: &str = "sk-live-zyxwvutsrq";

@@ -13,7 +13,7 @@ use std::{
 
 use allocation_counter::measure;
 use axum::{Router, body::Body, routing::get};
-use http::{HeaderName, Request, Response, request::Parts};
+use http::{HeaderName, Request, Response};
 use proptest::prelude::*;
 use sfv::{BareItem, List, ListEntry, Parser};
 use tokio::{
@@ -23,7 +23,7 @@ use tokio::{
     time,
 };
 use tollgate::{
-    Decision, ErrorKind, Key, Policy, Quota, RateLimitLayer, RateLimiter,
+    Decision, ErrorKind, Key, Policy, Quota, RateLimitLayer, RateLimiter, RequestHead,
     algorithm::{Algorithm, QueueLimits, WindowStart},
     builder::RateLimitLayerBuilder,
     charge::Charge,
@@ -615,7 +615,7 @@ async fn draft_11_contains_the_unit_of_a_quota() {
         (
             tokens()
                 .key(Global)
-                .tier_by(move |_: &Parts, _: &Key| Some(pro.clone())),
+                .tier_by(move |_: &RequestHead, _: &Key| Some(pro.clone())),
             r#""tokens";q=90000;qu="tokens";w=60"#,
         ),
     ] {
@@ -885,7 +885,7 @@ async fn policy_of_a_tier_is_described_with_the_terms_of_the_tier() {
     ] {
         let api = Policy::new("api", Quota::per_minute(2)).key(Global);
         let builder = RateLimitLayer::builder()
-            .policy(api.tier_by(move |_: &Parts, _: &Key| tier.clone()))
+            .policy(api.tier_by(move |_: &RequestHead, _: &Key| tier.clone()))
             .policy(Policy::new("roomy", Quota::per_day(1_000)).key(Global))
             .headers(Headers::draft11());
         let at_once = builder.clone().clock(stopped());

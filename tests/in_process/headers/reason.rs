@@ -3,10 +3,10 @@
 use std::convert::Infallible;
 
 use axum::body::Body;
-use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, request::Parts};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use sfv::{BareItem, Item, Parser};
 use tollgate::{
-    ErrorKind, Key, Policy, Quota, RateLimitLayer,
+    ErrorKind, Key, Policy, Quota, RateLimitLayer, RequestHead,
     extract::{ExtensionKey, Header},
     headers::Headers,
     matching::PathPattern,
@@ -21,8 +21,8 @@ const REASON: &str = "x-ratelimit-reason";
 /// A layer with a rejection of each kind.
 fn layer(headers: Headers) -> RateLimitLayer {
     let user = Policy::new("per-user", Quota::per_day(1)).key(Header::new("x-user"));
-    let user =
-        user.tier_by(|_: &Parts, key: &Key| (*key == Key::new("banned")).then(Tier::forbidden));
+    let user = user
+        .tier_by(|_: &RequestHead, key: &Key| (*key == Key::new("banned")).then(Tier::forbidden));
     let misconfigured = Policy::new("inner", Quota::per_day(100));
     let misconfigured = misconfigured
         .key(ExtensionKey::new(|tenant: &Tenant| {

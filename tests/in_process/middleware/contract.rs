@@ -24,7 +24,7 @@ use http_body_util::BodyExt;
 use proptest::prelude::*;
 use tokio::time;
 use tollgate::{
-    Decision, Error, ErrorKind, Key, Policy, Quota, RateLimitLayer, RateLimiter,
+    Decision, Error, ErrorKind, Key, Policy, Quota, RateLimitLayer, RateLimiter, RequestHead,
     builder::RateLimitLayerBuilder,
     charge::Charge,
     clock::{Clock, Timestamp},
@@ -369,8 +369,8 @@ async fn panic_in_the_handler_leaves_the_limit_at_work() {
 #[tokio::test]
 async fn panic_in_an_extractor_leaves_the_limit_at_work() {
     let layer = RateLimitLayer::builder()
-        .policy(everybody_policy(3).key(|parts: &http::request::Parts| {
-            assert_ne!(parts.uri.path(), "/broken", "on purpose");
+        .policy(everybody_policy(3).key(|head: &RequestHead| {
+            assert_ne!(head.uri.path(), "/broken", "on purpose");
             Some(Key::GLOBAL)
         }))
         .clock(stopped())

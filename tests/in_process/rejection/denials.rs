@@ -7,10 +7,10 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{Request, Response, StatusCode, header, request::Parts};
+use http::{Request, Response, StatusCode, header};
 use http_body_util::BodyExt;
 use tollgate::{
-    Decision, ErrorKind, OnOutage, Policy, Quota, RateLimitLayer,
+    Decision, ErrorKind, OnOutage, Policy, Quota, RateLimitLayer, RequestHead,
     builder::RateLimitLayerBuilder,
     clock::{Clock, Timestamp},
     decision::{CountedBy, Outcome, PolicyState},
@@ -229,7 +229,7 @@ async fn rejection_is_not_stored_unless_it_sets_cache_control() {
         for builder in [
             builder(by_header()),
             broken(failing()),
-            one_a_minute().forbid(|_: &Parts| true),
+            one_a_minute().forbid(|_: &RequestHead| true),
         ] {
             let reply = first(builder.on_rejection(format.clone()), plain()).await;
             assert_eq!(reply.cache.as_deref(), Some("no-store"), "{format:?}");
@@ -304,7 +304,7 @@ async fn custom_type_may_use_a_ready_made_format() {
     struct WithSecretPath;
 
     impl MakeRejection for WithSecretPath {
-        fn make(&self, rejection: &Rejection, request: &Parts) -> Response<Bytes> {
+        fn make(&self, rejection: &Rejection, request: &RequestHead) -> Response<Bytes> {
             match request.uri.path() {
                 "/secret" => RejectionFormat::text()
                     .make(rejection, request)

@@ -14,7 +14,7 @@ use http_body::Body as _;
 use http_body_util::BodyExt;
 use tokio::{net::TcpListener, time};
 use tollgate::{
-    ErrorKind, Key, Policy, Quota, RateLimitLayer,
+    ErrorKind, Key, Policy, Quota, RateLimitLayer, RequestHead,
     builder::RateLimitLayerBuilder,
     clock::{Clock, Timestamp},
     extract::{ApiKey, Global, Header, PeerIp},
@@ -440,7 +440,7 @@ async fn message_is_percent_encoded() {
     struct Odd;
 
     impl tollgate::extract::KeyExtractor for Odd {
-        fn extract(&self, _: &http::request::Parts) -> tollgate::extract::Extracted<Key> {
+        fn extract(&self, _: &RequestHead) -> tollgate::extract::Extracted<Key> {
             tollgate::extract::Extracted::Absent
         }
 
@@ -535,8 +535,8 @@ async fn denied(builder: RateLimitLayerBuilder, kind: &str) -> (u16, HeaderMap, 
         let response = ready.call(request(kind)).await.expect("infallible");
         let is_denied = response.extensions().get::<Rejection>().is_some();
         if is_denied {
-            let (parts, body) = response.into_parts();
-            return (parts.status.as_u16(), parts.headers, body);
+            let (head, body) = response.into_parts();
+            return (head.status.as_u16(), head.headers, body);
         }
     }
     panic!("the third request is denied at the latest");

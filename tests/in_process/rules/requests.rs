@@ -11,14 +11,14 @@ use ipnet::IpNet;
 use proptest::{collection::vec, prelude::*};
 use tokio::net::TcpListener;
 use tollgate::{
-    ErrorKind, Key, Policy, Quota, RateLimitLayer,
+    ErrorKind, Key, Policy, Quota, RateLimitLayer, RequestHead,
     builder::RateLimitLayerBuilder,
     extract::{
         self, ApiKey, ClientIp, Cookie, Global, Header, KeyExtractor, Networks, PeerIp, QueryParam,
     },
     matching::{
         AddressList, HasHeader, HostPattern, KeyList, Match, Matcher, Methods, PathPattern,
-        Preflight, RequestHead,
+        Preflight,
     },
 };
 use tower::{Layer, ServiceExt, service_fn};
@@ -101,13 +101,13 @@ fn address_list_holds_networks_however_they_and_addresses_are_written() {
         ("255.255.255.255", false),
     ] {
         assert_eq!(
-            list.matches(&RequestHead::new(&from(address))),
+            list.matches(&RequestHead::from(&from(address))),
             is_in.into(),
             "{address}"
         );
     }
     assert_eq!(
-        list.matches(&RequestHead::new(&head("/"))),
+        list.matches(&RequestHead::from(&head("/"))),
         Match::Miss,
         "nobody knows"
     );
@@ -120,13 +120,13 @@ fn address_list_holds_networks_however_they_and_addresses_are_written() {
         "::ffff:1.2.3.4",
     ] {
         assert_eq!(
-            all.matches(&RequestHead::new(&from(address))),
+            all.matches(&RequestHead::from(&from(address))),
             Match::Exact,
             "{address}"
         );
     }
     assert_eq!(
-        addresses(&[]).matches(&RequestHead::new(&from("::1"))),
+        addresses(&[]).matches(&RequestHead::from(&from("::1"))),
         Match::Miss
     );
 }
@@ -149,7 +149,7 @@ fn networks_match_the_ipv4_address_behind_nat64() {
         ("198.51.100.1", false, false),
     ] {
         let client = from(address);
-        let head = RequestHead::new(&client);
+        let head = RequestHead::from(&client);
         assert_eq!(list.matches(&head), is_in.into(), "{address}");
         let parsed: IpAddr = address.parse().expect("an address");
         assert_eq!(networks.contains(parsed), is_in, "{address}");
@@ -161,10 +161,14 @@ fn networks_match_the_ipv4_address_behind_nat64() {
         ("64:ff9b::203.0.113.9", "192.0.2.7"),
         ("64:ff9b::203.0.114.9", "64:ff9b::203.0.114.9"),
     ] {
-        let mut parts = from(peer);
+        let mut head = from(peer);
         let header = HeaderValue::from_static("192.0.2.7");
-        parts.headers.insert("x-forwarded-for", header);
-        assert_eq!(behind.address(&parts), client.parse().ok(), "{peer}");
+        head.headers.insert("x-forwarded-for", header);
+        assert_eq!(
+            behind.address(&RequestHead::from(&head)),
+            client.parse().ok(),
+            "{peer}"
+        );
     }
 }
 
@@ -196,7 +200,7 @@ proptest! {
             let is_in = networks.iter().any(|network| {
                 network.contains(&IpAddr::from(address)) || network.contains(&IpAddr::from(address.to_ipv6_mapped()))
             });
-            prop_assert_eq!(list.matches(&RequestHead::new(&from(&address.to_string()))), Match::from(is_in));
+            prop_assert_eq!(list.matches(&RequestHead::from(&from(&address.to_string()))), Match::from(is_in));
         }
     }
 }
@@ -278,14 +282,13 @@ fn key_that_stands_there_twice_resembles_those_of_a_list() {
             (&["leaked", "leaked"], Ambiguous),
             (&["leaked", "other"], Ambiguous),
         ] {
-            let mut parts = head("/");
+            let mut head = head("/");
             for value in values {
-                parts
-                    .headers
+                head.headers
                     .append("x-key", value.parse().expect("a value"));
             }
             assert_eq!(
-                list.matches(&RequestHead::new(&parts)),
+                list.matches(&RequestHead::from(&head)),
                 likeness,
                 "{which} {values:?}"
             );
@@ -297,8 +300,8 @@ fn key_that_stands_there_twice_resembles_those_of_a_list() {
 fn values_that_stand_there_twice_are_ambiguous_wherever_they_stand() {
     fn check(extractor: impl KeyExtractor, once: Request<()>, twice: Request<()>) {
         for (request, is_ambiguous) in [(once, false), (twice, true)] {
-            let (parts, ()) = request.into_parts();
-            let key = extractor.extract(&parts);
+            let (head, ()) = request.into_parts();
+            let key = extractor.extract(&RequestHead::from(&head));
             assert_eq!(key.is_ambiguous(), is_ambiguous, "{key:?}");
             assert_eq!(key.found().is_none(), is_ambiguous);
         }
@@ -381,7 +384,7 @@ fn other_spellings_of_a_path_do_not_get_its_exception() {
     let below = PathPattern::prefix("/admin/login");
     for path in &SPELLINGS[1..] {
         assert_eq!(
-            exact.matches(&RequestHead::new(&head(path))),
+            exact.matches(&RequestHead::from(&head(path))),
             Match::Ambiguous,
             "{path}"
         );
@@ -392,18 +395,18 @@ fn other_spellings_of_a_path_do_not_get_its_exception() {
             Match::Ambiguous
         };
         assert_eq!(
-            below.matches(&RequestHead::new(&head(path))),
+            below.matches(&RequestHead::from(&head(path))),
             expected,
             "{path}"
         );
     }
     assert_eq!(
-        exact.matches(&RequestHead::new(&head(SPELLINGS[0]))),
+        exact.matches(&RequestHead::from(&head(SPELLINGS[0]))),
         Match::Exact
     );
     for path in OTHERS {
         assert_eq!(
-            exact.matches(&RequestHead::new(&head(path))),
+            exact.matches(&RequestHead::from(&head(path))),
             Match::Miss,
             "{path}"
         );
@@ -420,7 +423,7 @@ fn other_spellings_of_a_path_do_not_get_its_exception() {
     ] {
         let statics = PathPattern::prefix("/static");
         assert_eq!(
-            statics.matches(&RequestHead::new(&head(path))),
+            statics.matches(&RequestHead::from(&head(path))),
             Match::Ambiguous,
             "{path}"
         );
@@ -518,7 +521,7 @@ fn patterns_match_as_in_their_table() {
         (PathPattern::new("/a+b"), "/a%2Bb", Exact),
     ] {
         assert_eq!(
-            matcher.matches(&RequestHead::new(&head(path))),
+            matcher.matches(&RequestHead::from(&head(path))),
             likeness,
             "{matcher:?} {path}"
         );
@@ -530,29 +533,35 @@ fn path_too_long_to_look_into_resembles_everything_and_a_plain_one_never_is() {
     let login = PathPattern::new("/login");
     let long = "x".repeat(60_000);
     assert_eq!(
-        login.matches(&RequestHead::new(&head(&format!("/{long}")))),
+        login.matches(&RequestHead::from(&head(&format!("/{long}")))),
         Match::Miss
     );
     assert_eq!(
-        login.matches(&RequestHead::new(&head(&format!("/{long}%41")))),
+        login.matches(&RequestHead::from(&head(&format!("/{long}%41")))),
         Match::Ambiguous
     );
     assert_eq!(
-        login.matches(&RequestHead::new(&head(&format!("/{}%41", &long[..2_044])))),
+        login.matches(&RequestHead::from(&head(&format!(
+            "/{}%41",
+            &long[..2_044]
+        )))),
         Match::Miss
     );
     assert_eq!(
-        login.matches(&RequestHead::new(&head(&format!("/{}%41", &long[..2_045])))),
+        login.matches(&RequestHead::from(&head(&format!(
+            "/{}%41",
+            &long[..2_045]
+        )))),
         Match::Ambiguous
     );
     let deep = "/x".repeat(101);
-    assert_eq!(login.matches(&RequestHead::new(&head(&deep))), Match::Miss);
+    assert_eq!(login.matches(&RequestHead::from(&head(&deep))), Match::Miss);
     assert_eq!(
-        login.matches(&RequestHead::new(&head(&format!("{deep}%41")))),
+        login.matches(&RequestHead::from(&head(&format!("{deep}%41")))),
         Match::Ambiguous
     );
     assert_eq!(
-        login.matches(&RequestHead::new(&head(&format!("{}%41", &deep[2..])))),
+        login.matches(&RequestHead::from(&head(&format!("{}%41", &deep[2..])))),
         Match::Miss
     );
 }
@@ -623,7 +632,7 @@ proptest! {
         let pattern = PATTERNS[pattern];
         let is_prefix = is_prefix && !pattern.contains("{*");
         let matcher = if is_prefix { PathPattern::prefix(pattern) } else { PathPattern::new(pattern) };
-        let found = matcher.matches(&RequestHead::new(&head(&format!("/{path}")))) as u8;
+        let found = matcher.matches(&RequestHead::from(&head(&format!("/{path}")))) as u8;
         if let Some(written) = paths::Written::new(&format!("/{path}")) {
             prop_assert_eq!(found, paths::Pattern::new(pattern, is_prefix).likeness(&written));
         }
@@ -645,8 +654,8 @@ proptest! {
         let path: String = raw.bytes().map(escaped).collect();
         let matcher = PathPattern::new(&pattern);
         prop_assert!(matcher.validate().is_ok());
-        prop_assert_eq!(matcher.matches(&RequestHead::new(&head(&path))), Match::Exact);
-        prop_assert_eq!(PathPattern::new("/{a}/{*rest}").matches(&RequestHead::new(&head(&path))) == Match::Exact, segments.len() > 1);
+        prop_assert_eq!(matcher.matches(&RequestHead::from(&head(&path))), Match::Exact);
+        prop_assert_eq!(PathPattern::new("/{a}/{*rest}").matches(&RequestHead::from(&head(&path))) == Match::Exact, segments.len() > 1);
     }
 }
 
@@ -704,11 +713,11 @@ fn head_resembles_get_and_other_methods_nothing() {
         (Method::HEAD, Match::Ambiguous),
         (Method::POST, Match::Miss),
     ] {
-        let mut parts = head("/");
-        parts.method = method;
-        assert_eq!(reads.matches(&RequestHead::new(&parts)), likeness);
-        let head_only = Methods::new([Method::HEAD]).matches(&RequestHead::new(&parts));
-        assert_eq!(head_only, Match::from(parts.method == Method::HEAD));
+        let mut head = head("/");
+        head.method = method;
+        assert_eq!(reads.matches(&RequestHead::from(&head)), likeness);
+        let head_only = Methods::new([Method::HEAD]).matches(&RequestHead::from(&head));
+        assert_eq!(head_only, Match::from(head.method == Method::HEAD));
     }
 }
 
@@ -749,13 +758,11 @@ fn host_is_found_in_uri_and_header_without_port_and_in_any_case() {
         ("[::1]", "/", &["[::1]"], Exact),
         ("[::1]", "/", &["[::2]"], Miss),
     ] {
-        let mut parts = head(uri);
+        let mut head = head(uri);
         for value in headers {
-            parts
-                .headers
-                .append("host", value.parse().expect("a value"));
+            head.headers.append("host", value.parse().expect("a value"));
         }
-        let found = HostPattern::new(host).matches(&RequestHead::new(&parts));
+        let found = HostPattern::new(host).matches(&RequestHead::from(&head));
         assert_eq!(found, likeness, "{host} {uri} {headers:?}");
     }
 }
@@ -768,11 +775,11 @@ fn space_around_a_host_header_is_not_part_of_the_host() {
         "api.example.com\t",
         " api.example.com:80 ",
     ] {
-        let mut parts = head("/");
+        let mut head = head("/");
         let host = value.parse().expect("a value");
-        parts.headers.insert("host", host);
+        head.headers.insert("host", host);
         for pattern in ["api.example.com", "*.example.com"] {
-            let found = HostPattern::new(pattern).matches(&RequestHead::new(&parts));
+            let found = HostPattern::new(pattern).matches(&RequestHead::from(&head));
             assert_eq!(found, Match::Exact, "{pattern} {value:?}");
         }
     }
@@ -792,15 +799,14 @@ fn header_is_there_or_has_a_value() {
         (&["free", "free"], true, Match::Exact),
         (&["free", "pro"], true, Match::Ambiguous),
     ] {
-        let mut parts = head("/");
+        let mut head = head("/");
         for value in values {
-            parts
-                .headers
+            head.headers
                 .append("x-plan", value.parse().expect("a value"));
         }
-        assert_eq!(present.matches(&RequestHead::new(&parts)), is_there.into());
+        assert_eq!(present.matches(&RequestHead::from(&head)), is_there.into());
         assert_eq!(
-            free.matches(&RequestHead::new(&parts)),
+            free.matches(&RequestHead::from(&head)),
             likeness,
             "{values:?}"
         );
@@ -812,21 +818,21 @@ fn header_is_there_or_has_a_value() {
 #[test]
 fn doubt_stays_unless_the_other_part_settles_it() {
     let all = [Match::Miss, Match::Ambiguous, Match::Exact];
-    let parts = head("/");
+    let head = head("/");
     for first in all {
-        let not = Fixed(first).not().matches(&RequestHead::new(&parts));
+        let not = Fixed(first).not().matches(&RequestHead::from(&head));
         assert_eq!(not as u8, 2 - first as u8);
         for second in all {
             let both = Fixed(first)
                 .and(Fixed(second))
-                .matches(&RequestHead::new(&parts));
+                .matches(&RequestHead::from(&head));
             let either = Fixed(first)
                 .or(Fixed(second))
-                .matches(&RequestHead::new(&parts));
+                .matches(&RequestHead::from(&head));
             assert_eq!((both, either), (first.min(second), first.max(second)));
             // what and, or and not say of each other
             let other = Fixed(first).not().or(Fixed(second).not()).not();
-            assert_eq!(other.matches(&RequestHead::new(&parts)), both);
+            assert_eq!(other.matches(&RequestHead::from(&head)), both);
         }
     }
 }
@@ -834,11 +840,14 @@ fn doubt_stays_unless_the_other_part_settles_it() {
 #[test]
 fn matcher_can_be_chosen_at_run_time() {
     let chosen: Arc<dyn Matcher> = Arc::new(PathPattern::new("/x"));
-    assert_eq!(chosen.matches(&RequestHead::new(&head("/x"))), Match::Exact);
+    assert_eq!(
+        chosen.matches(&RequestHead::from(&head("/x"))),
+        Match::Exact
+    );
     assert!(
         chosen
-            .and(|_: &Parts| true)
-            .matches(&RequestHead::new(&head("/y")))
+            .and(|_: &RequestHead| true)
+            .matches(&RequestHead::from(&head("/y")))
             == Match::Miss
     );
     let wrong: Arc<dyn Matcher> = Arc::new(PathPattern::new("x"));
@@ -890,7 +899,7 @@ fn cost_that_never_fits_is_refused_when_the_layer_is_built_unless_tiers_may_have
     for part in ["\"small\"", "6 units", "limit is 5"] {
         assert!(error.to_string().contains(part), "{error}");
     }
-    assert!(build(dear().tier_by(|_: &Parts, _: &Key| None)).is_ok());
+    assert!(build(dear().tier_by(|_: &RequestHead, _: &Key| None)).is_ok());
 }
 
 #[test]
@@ -998,17 +1007,17 @@ fn head(uri: &str) -> Parts {
 }
 
 fn from(address: &str) -> Parts {
-    let mut parts = head("/");
+    let mut head = head("/");
     let address: IpAddr = address.parse().expect("an address");
-    parts.extensions.insert(address);
-    parts
+    head.extensions.insert(address);
+    head
 }
 
-fn peer(parts: &Parts) -> Option<IpAddr> {
-    PeerIp.address(parts)
+fn peer(head: &RequestHead) -> Option<IpAddr> {
+    PeerIp.address(head)
 }
 
-fn addresses(networks: &[&str]) -> AddressList<fn(&Parts) -> Option<IpAddr>> {
+fn addresses(networks: &[&str]) -> AddressList<fn(&RequestHead) -> Option<IpAddr>> {
     let networks = networks.iter().map(|text| text.parse().expect("a network"));
     AddressList::new(peer, networks.collect::<Vec<IpNet>>())
 }

@@ -8,10 +8,10 @@ use std::{
 };
 
 use axum::body::Body;
-use http::{Request, Response, request::Parts};
+use http::{Request, Response};
 use tokio::{sync::Semaphore, time};
 use tollgate::{
-    Decision, Key, Policy, Quota,
+    Decision, Key, Policy, Quota, RequestHead,
     extract::Header,
     rules::Rule,
     tiers::{Tier, TierCache, TierCacheBuilder},
@@ -44,7 +44,7 @@ impl Lookups {
         set: impl FnOnce(TierCacheBuilder) -> TierCacheBuilder,
     ) -> TierCache {
         let lookups = self.clone();
-        let resolver = move |_: &Parts, key: &Key| {
+        let resolver = move |_: &RequestHead, key: &Key| {
             lookups
                 .asked
                 .lock()
@@ -77,12 +77,12 @@ pub(crate) fn pro() -> Tier {
     Tier::new("pro", Quota::per_hour(100)).expect("a usable tier")
 }
 
-pub(crate) fn by_name() -> impl Fn(&Parts, &Key) -> Option<Tier> {
+pub(crate) fn by_name() -> impl Fn(&RequestHead, &Key) -> Option<Tier> {
     let (pro, top) = (
         pro(),
         Tier::new("top", Quota::per_hour(1_000)).expect("a usable tier"),
     );
-    move |_: &Parts, key: &Key| match key.as_str().split('-').next() {
+    move |_: &RequestHead, key: &Key| match key.as_str().split('-').next() {
         Some("pro") => Some(pro.clone()),
         Some("top") => Some(top.clone()),
         _ => None,

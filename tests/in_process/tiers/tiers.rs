@@ -16,10 +16,10 @@ use axum::{
     middleware::{Next, from_fn},
     routing::get,
 };
-use http::{Request, Response, StatusCode, request::Parts};
+use http::{Request, Response, StatusCode};
 use tokio::{task, time};
 use tollgate::{
-    ErrorKind, Key, OnOutage, Policy, Quota, RateLimitLayer,
+    ErrorKind, Key, OnOutage, Policy, Quota, RateLimitLayer, RequestHead,
     algorithm::Algorithm,
     builder::RateLimitLayerBuilder,
     clock::{Clock, Timestamp},
@@ -40,7 +40,7 @@ use crate::support::logged;
 async fn tier_below_what_a_request_costs_denies_that_request_for_good_and_counts_the_others() {
     let free = Tier::new("free", Quota::per_hour(5)).expect("a usable tier");
     let rule = api().cost_when(PathPattern::new("/reports"), 8);
-    let rule = rule.tier_by(move |_: &Parts, _: &Key| Some(free.clone()));
+    let rule = rule.tier_by(move |_: &RequestHead, _: &Key| Some(free.clone()));
     let layer = RateLimitLayer::builder().policy(rule).build();
     let app = layer.expect("it is not known yet").layer(service_fn(fine));
     let mut dear = request("ada");
@@ -99,7 +99,7 @@ async fn choice_goes_before_the_cache() {
 async fn caller_that_is_not_known_has_the_policys_own_quota() {
     let chosen = pro();
     let rule = api().on_missing_key(OnMissingKey::Share);
-    let rule = rule.tier_by(move |_: &Parts, _: &Key| Some(chosen.clone()));
+    let rule = rule.tier_by(move |_: &RequestHead, _: &Key| Some(chosen.clone()));
     let app = layer([rule]).layer(service_fn(fine));
     let response = app.oneshot(Request::new(())).await.expect("it answers");
     assert_eq!(header(&response, "x-ratelimit-limit"), Some(10));
@@ -162,7 +162,7 @@ async fn tier_that_does_not_fit_fails_at_build_or_leaves_the_own_quota_and_is_lo
     let late = long();
     let rule = log()
         .key(Global)
-        .tier_by(move |_: &Parts, _: &Key| Some(late.clone()));
+        .tier_by(move |_: &RequestHead, _: &Key| Some(late.clone()));
     let layer = layer([rule]);
     let app = layer.layer(service_fn(fine));
     for _ in 0..3 {
@@ -448,7 +448,7 @@ async fn late_look_up_is_not_waited_for_and_still_remembered() {
 async fn key_and_tier_share_the_time_that_a_request_waits() {
     let lookups = Lookups::default();
     lookups.close();
-    let slow = |_: &Parts| async {
+    let slow = |_: &RequestHead| async {
         time::sleep(Duration::from_millis(60)).await;
         Ok::<_, Infallible>(Some(Key::new("ada")))
     };
@@ -501,7 +501,7 @@ async fn panic_in_a_resolver_is_a_failed_look_up() {
     let clock = clock();
     let calls = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&calls);
-    let resolver = move |_: &Parts, _: &Key| {
+    let resolver = move |_: &RequestHead, _: &Key| {
         let call = counter.fetch_add(1, Ordering::Relaxed);
         async move {
             assert!(call > 0, "made up by the test");
@@ -523,7 +523,7 @@ async fn panic_in_a_resolver_is_a_failed_look_up() {
 
 #[test]
 fn panic_before_the_future_is_made_leaves_no_look_up_behind() {
-    let resolver = |_: &Parts, _: &Key| -> future::Ready<Result<Option<Tier>, Infallible>> {
+    let resolver = |_: &RequestHead, _: &Key| -> future::Ready<Result<Option<Tier>, Infallible>> {
         panic!("made up by the test")
     };
     let cache = TierCache::builder(resolver)
@@ -621,7 +621,7 @@ async fn only_so_many_are_looked_up_at_a_time() {
 
 #[test]
 fn cache_of_nothing_or_for_no_time_is_refused() {
-    let resolver = |_: &Parts, _: &Key| future::ready(Ok::<_, Infallible>(None));
+    let resolver = |_: &RequestHead, _: &Key| future::ready(Ok::<_, Infallible>(None));
     type Change = fn(TierCacheBuilder) -> TierCacheBuilder;
     let changes: [(&str, Change); 6] = [
         ("max_keys", |builder| builder.max_keys(0)),

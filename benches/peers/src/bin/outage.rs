@@ -37,7 +37,9 @@ use self::{
 fn main() {
     let seconds = Arguments::of_process().value("--seconds", 3);
     let lasts = Duration::from_secs(seconds);
-    println!("| fault | limiter | requests | lost | errors | p50 / p99 / max, ms | admitted during, of the limit | decided by Redis again after, s |");
+    println!(
+        "| fault | limiter | requests | lost | errors | p50 / p99 / max, ms | admitted during, of the limit | decided by Redis again after, s |"
+    );
     println!("|---|---|---|---|---|---|---|---|");
     for fault in [Fault::Kill, Fault::Stop] {
         for (name, make) in SUBJECTS {
@@ -90,7 +92,10 @@ fn run(fault: Fault, name: &str, make: MakeSubject, lasts: Duration) {
         millis(0.99),
         millis(1.0),
         f64::from(admitted) / (KEYS as f64 * RATE as f64 * lasts.as_secs_f64()),
-        again.map_or("never".to_owned(), |last| format!("{:.2}", last.as_secs_f64())),
+        again.map_or("never".to_owned(), |last| format!(
+            "{:.2}",
+            last.as_secs_f64()
+        )),
     );
 }
 
@@ -185,7 +190,9 @@ impl Subject for Pooled {
             command.arg(1_000_000 / RATE).arg(1_000_000);
             let decided = command.query_async::<(i64, i64)>(&mut connection).await;
             match decided {
-                Ok((allowed, _)) => Response::Shared { allowed: allowed == 1 },
+                Ok((allowed, _)) => Response::Shared {
+                    allowed: allowed == 1,
+                },
                 Err(_) => Response::Error,
             }
         })
@@ -201,7 +208,9 @@ impl Subject for TowerRateLimiter {
         Box::pin(async move {
             let key = format!("tower:{key}");
             match self.store.increment(&key, Duration::from_secs(1)).await {
-                Ok(usage) => Response::Shared { allowed: usage.used <= RATE },
+                Ok(usage) => Response::Shared {
+                    allowed: usage.used <= RATE,
+                },
                 Err(_) => Response::Error,
             }
         })
@@ -226,7 +235,10 @@ impl Server {
         let listener = TcpListener::bind("127.0.0.1:0").expect("some port is free");
         let port = listener.local_addr().expect("it is bound").port();
         drop(listener);
-        let mut server = Self { port, process: None };
+        let mut server = Self {
+            port,
+            process: None,
+        };
         server.run();
         server
     }
@@ -247,15 +259,23 @@ impl Server {
         let started = Instant::now();
         let client = Client::open(self.url()).expect("the url is well formed");
         while client.get_connection().is_err() {
-            assert!(started.elapsed() < Duration::from_secs(10), "{binary} does not start");
+            assert!(
+                started.elapsed() < Duration::from_secs(10),
+                "{binary} does not start"
+            );
             thread::sleep(Duration::from_millis(5));
         }
     }
 
     fn signal(&self, signal: &str) {
         let process = self.process.as_ref().expect("it runs");
-        let sent = Command::new("kill").args([signal, &process.0.id().to_string()]).status();
-        assert!(sent.is_ok_and(|status| status.success()), "kill {signal} failed");
+        let sent = Command::new("kill")
+            .args([signal, &process.0.id().to_string()])
+            .status();
+        assert!(
+            sent.is_ok_and(|status| status.success()),
+            "kill {signal} failed"
+        );
     }
 }
 

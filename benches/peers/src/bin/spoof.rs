@@ -19,7 +19,10 @@ use std::{
 use axum::extract::ConnectInfo;
 use axum_client_ip::ClientIpSource;
 use http::{HeaderName, HeaderValue, Request, request::Parts};
-use tollgate::extract::{ClientIp, SingleHeader};
+use tollgate::{
+    RequestHead,
+    extract::{ClientIp, SingleHeader},
+};
 use tollgate_peers::{
     allocations::{self, Counting},
     arguments::Arguments,
@@ -45,7 +48,7 @@ fn main() {
     let mut tallies = [Tally::default(); 3];
     for (index, case) in cases.iter().enumerate() {
         let request = request(case);
-        let ours = extractor(case).address(&parts(case));
+        let ours = extractor(case).address(&RequestHead::from(&parts(case)));
         assert_eq!(ours, case.address(), "{case:?}");
         let ours = show(ours);
         let theirs = [
@@ -373,7 +376,7 @@ fn print_costs(cases: &[Case], span: Duration) {
         };
         rows.push(vec![
             case.shown(),
-            cost(&|| keep(ours.address(black_box(&parts)))),
+            cost(&|| keep(ours.address(black_box(&RequestHead::from(&parts))))),
             cost(&|| keep(headers_only(&source, black_box(&parts)))),
             cost(&|| keep(SmartIpKeyExtractor.extract(black_box(&request)).ok())),
         ]);

@@ -17,13 +17,11 @@
 
 use smallvec::SmallVec;
 
-use crate::extract::hex_byte;
-
 use super::readings::{Border, MAX_PIECES, Piece, Readings, TEXT, is_dropped_at_end};
 
 /// How a path is spelled.
 #[derive(Debug)]
-pub(super) enum Spelling {
+pub enum Spelling {
     /// Short, without escapes, and with a single reading.
     Plain,
     /// With a single reading, which is long or has escapes.
@@ -75,7 +73,7 @@ fn is_special(byte: u8) -> bool {
 }
 
 /// Returns the first byte, decoded if it is escaped, and its length as written.
-pub(super) fn decode_once(rest: &[u8]) -> Option<(u8, usize)> {
+pub fn decode_once(rest: &[u8]) -> Option<(u8, usize)> {
     let first = *rest.first()?;
     if let [b'%', high, low, ..] = rest
         && let Some(byte) = hex_byte(*high, *low)
@@ -181,7 +179,7 @@ fn is_unreserved(byte: u8) -> bool {
 
 /// The segments of a path with a single reading, found once for all patterns.
 #[derive(Debug)]
-pub(super) struct Segments {
+pub struct Segments {
     text: SmallVec<[u8; TEXT]>,
     /// Where the first segments end, without more than can be compared with a pattern.
     ends: SmallVec<[(usize, usize); 8]>,
@@ -230,9 +228,15 @@ impl Segments {
     }
 }
 
+/// Returns the byte of two hexadecimal digits.
+pub fn hex_byte(high: u8, low: u8) -> Option<u8> {
+    let digit = |byte: u8| char::from(byte).to_digit(16);
+    u8::try_from(16 * digit(high)? + digit(low)?).ok()
+}
+
 /// A plain path that is longer, in bytes, is split once, and not by each pattern.
 const LONG: usize = 256;
 /// The longest path with several readings that is examined, in bytes.
 const MAX_LENGTH: usize = 2_048;
 /// The most segments that are found in advance.
-pub(super) const MOST_SEGMENTS: usize = 128;
+pub const MOST_SEGMENTS: usize = 128;

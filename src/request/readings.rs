@@ -21,7 +21,7 @@ use smallvec::{SmallVec, smallvec};
 
 /// The pieces of a path, and the depths of its readings.
 #[derive(Debug)]
-pub(super) struct Readings {
+pub struct Readings {
     text: SmallVec<[u8; TEXT]>,
     pieces: SmallVec<[Piece; PIECES]>,
     lengths: u128,
@@ -144,7 +144,7 @@ impl Fitting {
 
 /// A part of a decoded path that contains nothing that may be a slash, or the end of the path.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Piece {
+pub struct Piece {
     start: u16,
     end: u16,
     /// Where some servers cut it off.
@@ -154,7 +154,7 @@ pub(super) struct Piece {
 
 /// The end of a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Border {
+pub enum Border {
     /// The end of the path.
     End,
     /// Some servers cut the path off here.
@@ -280,20 +280,20 @@ impl Depths {
 }
 
 /// Returns whether some servers drop this byte at the end of a segment.
-pub(super) fn is_dropped_at_end(byte: u8) -> bool {
+pub fn is_dropped_at_end(byte: u8) -> bool {
     matches!(byte, b'.' | b' ') || byte.is_ascii_control()
 }
 
 /// Returns whether a server might read a name as this text: in any case, and without what may be dropped at its end.
-pub(super) fn may_equal(name: &[u8], text: &[u8]) -> bool {
+pub fn may_equal(name: &[u8], text: &[u8]) -> bool {
     let start = name.get(..text.len());
     start.is_some_and(|start| start.eq_ignore_ascii_case(text))
         && name[text.len()..].iter().copied().all(is_dropped_at_end)
 }
 
 /// The longest path that is compared without an allocation, in bytes.
-pub(super) const TEXT: usize = 128;
+pub const TEXT: usize = 128;
 /// The most pieces that are compared. A depth is at most their number, and so fits into 128 bits.
-pub(super) const MAX_PIECES: usize = 100;
+pub const MAX_PIECES: usize = 100;
 /// The most pieces of a path without an allocation.
 const PIECES: usize = 16;
