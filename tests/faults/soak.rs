@@ -125,7 +125,9 @@ impl Usage {
         };
         // Without those of the faults, which a restart of the server closes.
         let clients: String = place.server().query(&["CLIENT", "LIST"]);
-        let ours = clients.lines().filter(|client| client.contains("lib-name=tollgate"));
+        let ours = clients
+            .lines()
+            .filter(|client| client.contains("lib-name=tollgate"));
         Self {
             resident_kib: field("VmRSS:"),
             threads: field("Threads:"),
