@@ -239,11 +239,21 @@ impl<S: TableEntry> KeyedStates<S> {
     }
 
     /// Returns the index of a key's slot.
+    #[inline]
     pub fn slot(&self, fingerprint: Fingerprint) -> Option<usize> {
         match self.table.find(fingerprint, 0) {
             Place::Found(index) => Some(index),
             Place::Free(_) | Place::Full => None,
         }
+    }
+
+    /// A copy of the state in a slot.
+    #[inline]
+    pub fn state_in(&self, slot: usize) -> S
+    where
+        S: Copy,
+    {
+        self.table.state_in(slot)
     }
 
     /// The state in a slot that [`slot`](Self::slot) returned, while the shard is locked or the slot is lent.

@@ -70,6 +70,7 @@
 //! million keys the probability of one is 6e-18.
 
 mod bans;
+mod buckets;
 mod builder;
 mod capacity;
 mod fingerprint;

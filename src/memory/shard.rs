@@ -265,6 +265,21 @@ impl Shard {
 
     // === Several charges ===
 
+    /// Returns the slot of a key's bucket and the state in it, if a charge of the key needs neither more memory nor refunds.
+    #[inline]
+    pub fn bucket(&self, key: &KeyRef) -> Option<(usize, BucketState)> {
+        let slot = self.buckets.slot(key.fingerprint)?;
+        self.refunds
+            .is_empty()
+            .then(|| (slot, self.buckets.state_in(slot)))
+    }
+
+    /// Replaces the state in the slot of a bucket.
+    #[inline]
+    pub fn set_bucket(&mut self, slot: usize, state: BucketState) {
+        *self.buckets.state(slot) = state;
+    }
+
     /// Finds out whether a charge fits, as one of several. `others` are the results for the charges before it.
     ///
     /// Makes no charge. It may convert the state to a new limit, reserve memory, and reclaim ended leases.

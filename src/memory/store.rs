@@ -7,6 +7,8 @@
 //! decide_locked    bucket                                     one lock      Shard::decide_bucket
 //! decide_otherwise window, log or concurrency                 one lock      Shard::decide
 //! decide_all       several charges                            one lock per shard, in the order of the shards
+//!                  buckets of keys that have slots                      LockedShards::decide_buckets
+//!                  any others                                           Shard::precheck, Shard::conclude
 //! ```
 //!
 //! The clock is read before the lock is taken, so that a thread that waits does not prolong the wait of the others. Two
@@ -236,6 +238,11 @@ impl MemoryStore {
         let read = self.shared.clock.read();
         let mut shards = self.lock_all(&keys);
         let now = shards.now(read, &self.shared.clock);
+        let index_of = |key: &KeyRef| self.index_of(key.fingerprint);
+        if let Some(states) = shards.decide_buckets(charges, &keys, index_of, now) {
+            let decision = Decision::of_states(CountedBy::InProcess, now, states);
+            return StoreFuture::ready(Ok(decision.timed_by(&self.shared.clock)));
+        }
         let mut prechecks: SmallVec<[Precheck<'_>; 4]> = SmallVec::new();
         for (charge, key) in charges.iter().zip(&keys) {
             let index = self.index_of(key.fingerprint);

@@ -187,6 +187,15 @@ impl<S: TableEntry> Table<S> {
         &mut self.slots[index].state
     }
 
+    /// A copy of the state in a slot that [`find`](Self::find) returned.
+    #[inline]
+    pub fn state_in(&self, index: usize) -> S
+    where
+        S: Copy,
+    {
+        self.slots[index].state
+    }
+
     /// Inserts a new key, and grows the table if necessary.
     ///
     /// # Errors

@@ -168,6 +168,7 @@ mod info;
 pub(crate) mod layer;
 mod missing;
 mod resolve;
+mod respond;
 mod service;
 mod settle;
 mod waits;

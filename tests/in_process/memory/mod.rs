@@ -2,6 +2,7 @@
 
 mod algorithms;
 mod capacity;
+mod groups;
 mod hot_key;
 mod in_flight;
 mod logs;
