@@ -48,6 +48,8 @@ pub struct UndecidedCall {
     decision: StoreFuture<Decision>,
     /// The charges, if they may be settled.
     charges: Option<Box<[OwnedCharge]>>,
+    /// Whether all charges are only counted.
+    denies_nothing: bool,
     /// The call is rejected even if the store admits it, since it has no key for another policy.
     rejection: Option<Rejection>,
 }
@@ -72,13 +74,11 @@ impl<R, T, E> CallAdmission<R, T, E> {
         let decision = match decided {
             Ok(decision) if decision.is_allowed() => decision,
             Ok(decision) => return Err(Rejection::of_decision(decision)),
-            Err(error) => {
-                return Err(Rejection::store_failed(
-                    error,
-                    &self.has_logged_failure,
-                    "calls are denied",
-                ));
+            Err(error) if call.denies_nothing => {
+                self.store_failed(error, "calls are not counted in shadow");
+                return call.rejection.take().map_or(Ok(Step::Admitted(None)), Err);
             }
+            Err(error) => return Err(self.store_failed(error, "calls are denied")),
         };
         let charges = call.charges.take();
         let held = charges.and_then(|list| HeldCharges::of(&self.limiter, &list, &decision));
@@ -98,6 +98,12 @@ impl<R, T, E> CallAdmission<R, T, E> {
         }
         let delay = settlement.as_ref().and_then(|_| decision.delay());
         Ok(Step::after(delay, settlement))
+    }
+
+    /// Notes that the store could not decide, and returns the rejection of a call that it might deny.
+    #[cold]
+    fn store_failed(&self, error: Error, effect: &str) -> Rejection {
+        Rejection::store_failed(error, &self.has_logged_failure, effect)
     }
 }
 
@@ -126,6 +132,7 @@ impl<R, T, E> Admit<R, T, E> for Arc<CallAdmission<R, T, E>> {
         let mut call = UndecidedCall {
             decision: self.limiter.check(&charges),
             charges: self.keeps_charges.then(owned),
+            denies_nothing: charges.iter().all(Charge::is_shadow),
             rejection,
         };
         match call.decision.take_ready() {

@@ -293,6 +293,37 @@ async fn store_that_cannot_decide_denies_with_a_reason() {
     assert_eq!(answer, Err("not today".to_owned()));
 }
 
+// Regression: they were denied, although a rule in shadow denies nothing.
+#[tokio::test]
+async fn calls_that_are_only_counted_pass_while_the_store_cannot_decide() {
+    let shadow = || minute(1).key_of(everybody).mode(RuleMode::Shadow);
+    let other = |found: Option<Key>, mode| {
+        let policy = Policy::new("other", Quota::per_minute(1));
+        policy.key_of(move |_: &Call| found).mode(mode)
+    };
+    for late in [false, true] {
+        let broken = ScriptedStore::failing(ErrorKind::Unavailable, "not today");
+        let broken = if late { broken.later() } else { broken };
+        let limiter = RateLimiter::new(broken, []).expect("it is well set up");
+        let answers = |rules: Vec<CallRule<Call>>| {
+            let denied =
+                |_: Call, rejection: &Rejection| Err::<String, _>(rejection.code().to_owned());
+            let mut layer = CallLimitLayer::builder(&limiter, denied);
+            for rule in rules {
+                layer = layer.policy(rule);
+            }
+            let layer = layer.build().expect("it is well set up");
+            async move { ask(&mut layer.layer(Echo), call("ada")).await }
+        };
+        assert!(answers(vec![shadow()]).await.is_ok());
+        let enforced = other(Some(Key::GLOBAL), RuleMode::Enforce);
+        let answer = answers(vec![shadow(), enforced]).await;
+        assert_eq!(answer, Err("unavailable".to_owned()));
+        let answer = answers(vec![shadow(), other(None, RuleMode::Enforce)]).await;
+        assert_eq!(answer, Err("key_missing".to_owned()));
+    }
+}
+
 #[tokio::test]
 async fn calls_and_requests_over_one_limiter_share_the_count() {
     let limiter = in_process();
