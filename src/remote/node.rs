@@ -27,7 +27,7 @@
 use std::sync::Arc;
 
 use futures_util::future::join_all;
-use redis::Value;
+use redis::{Cmd, Value};
 use smallvec::SmallVec;
 
 use crate::{
@@ -330,16 +330,30 @@ fn renew(client: &Arc<Client>, charges: &[Charge<'_>]) -> StoreFuture<()> {
     StoreFuture::boxed(async move { slot_guard::renew(&client, &charges).await })
 }
 
+/// Deletes the states of a key. A cluster gets one command for each of them: as long as it moves the slot, no node deletes
+/// several keys at once of which one is elsewhere or missing.
 fn reset(client: &Arc<Client>, policy: &Policy, key: &Key) -> StoreFuture<()> {
     let client = Arc::clone(client);
-    let mut command = redis::cmd("DEL");
-    for key in client.keyspace.all_keys(policy, key) {
-        command.arg(key.as_slice());
-    }
-    command.arg(client.keyspace.ban_key(policy, key).as_slice());
+    let mut keys: Vec<_> = client.keyspace.all_keys(policy, key).collect();
+    keys.push(client.keyspace.ban_key(policy, key));
+    let keys_at_once = match client.mode.is_cluster() {
+        Some(false) => keys.len(),
+        Some(true) | None => 1,
+    };
+    let commands = keys.chunks(keys_at_once).map(|keys| {
+        let mut command = redis::cmd("DEL");
+        keys.iter().for_each(|key| {
+            command.arg(key.as_slice());
+        });
+        command
+    });
+    let commands: Vec<Cmd> = commands.collect();
     StoreFuture::boxed(async move {
-        route::run_command(&client, &command).await?;
-        Ok(())
+        let deleting = commands
+            .iter()
+            .map(|command| route::run_command(&client, command));
+        let deleted = join_all(deleting).await;
+        deleted.into_iter().try_for_each(|reply| reply.map(drop))
     })
 }
 

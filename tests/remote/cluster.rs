@@ -288,6 +288,43 @@ async fn single_keys_are_decided_while_others_of_their_slot_are_on_another_node(
     callers.join_all().await;
 }
 
+// Regression: each reset waited for its deadline, and failed with TRYAGAIN, as long as the slot was being moved.
+#[tokio::test]
+async fn key_is_reset_while_its_slot_moves() {
+    let cluster = Cluster::start(2, 0);
+    let identity = cluster.identity_at(0, "k");
+    let (key, slot) = (Key::new(&identity), cluster.slot_of(&identity).to_string());
+    let [moved, stays] = ["moved", "stays"].map(|name| per_hour(name, 10));
+    // The second one does not know yet that its server is a node of a cluster.
+    let limiters = [0, 1].map(|_| bare(&cluster.nodes[0].url()));
+    for policy in [&moved, &stays] {
+        check(&limiters[0], &[policy.charge(key).cost(3)]).await;
+    }
+    let [first, second] = [0, 1].map(|node| cluster.id(node));
+    let set_slot = |node: usize, state: &str, other: &str| {
+        cluster.nodes[node].command(&["CLUSTER", "SETSLOT", &slot, state, other]);
+    };
+    set_slot(1, "IMPORTING", &first);
+    set_slot(0, "MIGRATING", &second);
+    let (port, name) = (
+        cluster.nodes[1].port().to_string(),
+        format!("tollgate:{{{identity}}}:moved"),
+    );
+    cluster.nodes[0].command(&["MIGRATE", "127.0.0.1", &port, &name, "0", "5000"]);
+    for (limiter, policy) in limiters.iter().zip([&moved, &stays]) {
+        let left = async || {
+            let decision = check(&limiters[0], &[policy.charge(key).cost(0)]).await;
+            decision.states()[0].usage().map(|usage| usage.remaining)
+        };
+        assert_eq!(left().await, Some(7), "{}", policy.name());
+        limiter
+            .reset(policy, &key)
+            .await
+            .expect("the slot has nodes");
+        assert_eq!(left().await, Some(10), "{}", policy.name());
+    }
+}
+
 #[tokio::test]
 async fn dead_primary_degrades_its_own_keys_until_its_replica_takes_over() {
     let mut cluster = Cluster::start_with(3, 1, &["--cluster-require-full-coverage", "no"]);
