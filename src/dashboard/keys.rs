@@ -6,6 +6,7 @@ use axum::{
     body::Body,
     extract::{Extension, State},
 };
+use futures_util::future::join_all;
 use http::Request;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -13,6 +14,7 @@ use serde_json::{Value, json};
 use crate::{
     block::{ActiveBlock, Block, BlockTarget},
     diagnosis::log::event,
+    error::Error,
 };
 
 use super::{
@@ -52,9 +54,11 @@ pub(super) async fn reset(
 ) -> Result {
     let KeyRequest { key, form, policy } = read_json(request).await?;
     let keys = PolicyKeys::new(&shared, &key, form, policy.as_deref())?;
-    for PolicyKey { policy, key, .. } in keys.required()? {
-        shared.watched.limiter().reset(policy, key).await?;
-    }
+    let limiter = shared.watched.limiter();
+    let keys = keys.required()?.iter();
+    // Also those after one that fails: in an outage, each is still reset as this process counts it.
+    let resets = join_all(keys.map(|PolicyKey { policy, key, .. }| limiter.reset(policy, key)));
+    resets.await.into_iter().collect::<Result<(), Error>>()?;
     log_change("reset", policy.as_deref(), &access);
     Ok(done())
 }

@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use axum::Router;
-use http::{Method, StatusCode};
+use http::{Method, StatusCode, request::Parts};
 use serde_json::Value;
 use tollgate::{
-    RateLimitLayer,
+    Key, Policy, Quota, RateLimitLayer,
     config::{Format, RuleSet, reload::RuleSource},
     dashboard::Dashboard,
     remote::RedisStore,
@@ -75,3 +75,50 @@ async fn every_path_responds_in_time_while_redis_does_not() {
 
 /// A call for rules waits 5 s for a reply, and 2 s each for two connections.
 const BOUND: Duration = Duration::from_secs(10);
+
+// Regression: the first failure ended the reset, so the other policies kept what this process had counted.
+#[tokio::test]
+async fn reset_in_an_outage_reaches_what_this_process_counts_under_each_policy() {
+    let mut server = Server::start();
+    let by_caller = |name: &str| {
+        let policy = Policy::new(name, Quota::per_hour(3));
+        policy.key(|parts: &Parts| {
+            parts
+                .headers
+                .get("x-caller")
+                .map(|name| Key::new(name.as_bytes()))
+        })
+    };
+    let layer = RateLimitLayer::builder()
+        .redis(server.url())
+        .policy(by_caller("first"))
+        .policy(by_caller("second"))
+        .build()
+        .expect("a layer");
+    let router: Router = guarded(Dashboard::builder(&layer)).router();
+    server.kill();
+    let policies = ["first", "second"].map(|name| Policy::new(name, Quota::per_hour(3)));
+    let key = Key::new("ada");
+    let started = Instant::now();
+    while !layer.health().is_degraded() {
+        let charges = policies.each_ref().map(|policy| policy.charge(key));
+        layer.limiter().check(&charges).await.expect("a decision");
+        assert!(started.elapsed() < BOUND, "{:?}", layer.health());
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let body = r#"{"key":"ada"}"#;
+    let left = async || {
+        let (status, reply) = post(&router, "/api/key", body).await;
+        assert_eq!(status, StatusCode::OK, "{reply}");
+        ["first", "second"].map(|name| {
+            let states = reply["policies"].as_array().expect("states");
+            let state = states.iter().find(|state| state["policy"] == name);
+            state.and_then(|state| state["remaining"].as_u64())
+        })
+    };
+    assert_eq!(left().await, [Some(0), Some(0)]);
+    let (status, reply) = post(&router, "/api/key/reset", body).await;
+    assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE, "{reply}");
+    println!("{reply}");
+    assert_eq!(left().await, [Some(3), Some(3)]);
+}
