@@ -300,10 +300,11 @@ impl PolicyExplanation {
 impl fmt::Display for PolicyExplanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.name(), self.outcome().name())?;
-        if self.block.is_some() {
-            f.write_str(" by a block")?;
-        } else if self.is_banned() {
-            f.write_str(" by a ban")?;
+        match self.outcome() {
+            Outcome::Limited if self.block.is_some() => f.write_str(" by a block")?,
+            Outcome::Limited if self.is_banned() => f.write_str(" by a ban")?,
+            // Requests without a cost pass all the same.
+            _ => {}
         }
         if let Some(usage) = self.usage() {
             write!(f, ", {} of {} units left", usage.remaining, usage.limit)?;

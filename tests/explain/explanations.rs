@@ -6,6 +6,7 @@ use axum::body::Body;
 use http::{Request, Response, StatusCode};
 use tollgate::{
     ErrorKind, Key, OnOutage, Policy, Quota, RateLimitLayer, RateLimiter, RequestHead,
+    block::Block,
     builder::RateLimitLayerBuilder,
     clock::{Clock, Timestamp},
     decision::{CountedBy, Outcome, Retry, Usage},
@@ -193,6 +194,22 @@ async fn ban_is_explained_with_its_begin_its_end_and_its_number() {
         .expect("reset");
     assert_eq!(lines().await.1, "");
     assert!(is_allowed(&limiter, &login, "ada").await);
+}
+
+// Regression: they were "allowed by a block", and "allowed by a ban".
+#[tokio::test]
+async fn requests_without_a_cost_pass_and_their_explanation_says_only_that() {
+    let limiter = RateLimiter::builder().policy(banning("login", 2).cost(0));
+    let limiter = limiter.build().expect("usable");
+    let first_line = async || {
+        let explained = state(&limiter, "ada", "login").await;
+        explained.to_string().lines().next().map(str::to_owned)
+    };
+    let allowed = Some("login: allowed, 2 of 2 units left".to_owned());
+    assert_eq!(first_line().await, allowed);
+    let block = Block::new(Key::new("ada"), 60 * SECOND);
+    limiter.block(block).await.expect("blocked");
+    assert_eq!(first_line().await, allowed);
 }
 
 #[tokio::test]
