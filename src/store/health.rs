@@ -17,6 +17,8 @@ use crate::{clock::Timestamp, error::Error};
 ///
 /// The decisions are those of the last 10 s, but none from before the latest start or end of an outage. Of few
 /// decisions, three or half of all must be affected. A state ends below 0.5 %, so that it does not flicker.
+/// Failures count once the first is over a second old, since an outage has usually begun by then. Until that the mode is
+/// `Healthy`, and only [`affected_share`](Self::affected_share) and [`cause`](Self::cause) show them.
 ///
 /// # Examples
 ///
@@ -55,9 +57,9 @@ pub struct Health {
 impl Health {
     /// Returns whether the store makes the decisions, but for fewer than 1 % of the latest ones.
     ///
-    /// This is the case in the mode [`Healthy`](Mode::Healthy), and in no other. For 2.5 s after an outage, the instance itself
-    /// denies keys that have used up their share in it. The mode is healthy meanwhile, and only
-    /// [`affected_share`](Self::affected_share) shows these decisions.
+    /// This is the case in the mode [`Healthy`](Mode::Healthy), and in no other. Two times are left out, in which the mode is
+    /// healthy and only [`affected_share`](Self::affected_share) shows these decisions: the first second of failures, and 2.5 s
+    /// after an outage, in which the instance itself denies keys that have used up their share in it.
     #[must_use]
     pub fn is_well(&self) -> bool {
         self.mode == Mode::Healthy
