@@ -79,7 +79,9 @@
 //! The identity of a caller is the hash tag of its keys, so all policies with the same key are one script on one node.
 //! While their slot is being moved, a decision waits until its keys are on one node, at most until its deadline. A slot that no
 //! node decides on, since it was left half moved, has no node, or nodes redirect in a circle, does not close its node to the
-//! others: behind a builder [it has a breaker of its own](crate::resilience#slots-that-no-node-decides-on). A call
+//! others: behind a builder [it has a breaker of its own](crate::resilience#slots-that-no-node-decides-on). That also happens
+//! to a slot in a move that takes long if several decisions on it need two keys of which one does not exist yet, as those of new
+//! callers under two policies do: the server refuses such a decision until the move has ended. A call
 //! carries one command per slot, so a decision costs the servers about twice as much as on a single one.
 //!
 //! Policies with different keys are usually in different slots, unless [`co_located_with`] puts one key in the slot of the

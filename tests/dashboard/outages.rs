@@ -3,12 +3,13 @@
 use std::time::{Duration, Instant};
 
 use axum::Router;
-use http::{Method, StatusCode, request::Parts};
+use http::{Method, StatusCode};
 use serde_json::Value;
 use tollgate::{
     Key, Policy, Quota, RateLimitLayer,
     config::{Format, RuleSet, reload::RuleSource},
     dashboard::Dashboard,
+    extract::Header,
     remote::RedisStore,
 };
 
@@ -82,12 +83,7 @@ async fn reset_in_an_outage_reaches_what_this_process_counts_under_each_policy()
     let mut server = Server::start();
     let by_caller = |name: &str| {
         let policy = Policy::new(name, Quota::per_hour(3));
-        policy.key(|parts: &Parts| {
-            parts
-                .headers
-                .get("x-caller")
-                .map(|name| Key::new(name.as_bytes()))
-        })
+        policy.key(Header::new("x-caller"))
     };
     let layer = RateLimitLayer::builder()
         .redis(server.url())
