@@ -6,12 +6,7 @@
 //! remaining, reset and `Retry-After` are left out. When this process counts alone, the headers have its own counts, because
 //! these limit the client. A request that no store decided about gets no rate limit headers.
 
-use std::sync::LazyLock;
-
-use http::{
-    Extensions, HeaderMap, HeaderValue, Response,
-    header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER},
-};
+use http::{Extensions, HeaderMap, Response, header::RETRY_AFTER};
 use smallvec::SmallVec;
 
 use crate::{
@@ -27,7 +22,7 @@ use super::{
     drafts::{HeaderInput, LayerTerms},
     families::{DEFAULT_NAMES, HeaderValues, insert_default, write_reason},
     merge::{SetClaim, WrittenSets},
-    numbers::{number, recurring_number},
+    numbers::recurring_number,
     terms::PolicyTerms,
 };
 
@@ -116,31 +111,6 @@ impl HeaderWriter {
         }
     }
 
-    /// Returns all headers of a denial whose rate limit headers are the default ones, but for the content type, which is the
-    /// first; `None` for any other one.
-    pub fn default_denial(&self, decision: &Decision) -> Option<HeaderMap> {
-        let is_default =
-            self.is_default && self.headers.sends_retry_after && self.headers.reason.is_none();
-        let wait = decision.retry_after().filter(|_| is_default)?;
-        let usage = decision.header_usage(decision.narrowest()?)?;
-        let mut headers = DENIAL.clone();
-        let values = [
-            recurring_number(usage.limit),
-            number(usage.remaining),
-            recurring_number(usage.reset_at.as_secs_ceil()),
-            recurring_number(whole_seconds(wait)),
-        ];
-        for (value, new) in headers.values_mut().skip(1).zip(values) {
-            *value = new;
-        }
-        Some(headers)
-    }
-
-    /// Marks the response of a layer that has the [default headers of a denial](Self::default_denial).
-    pub fn mark_default_denial(extensions: &mut Extensions) {
-        extensions.insert(DefaultDenial);
-    }
-
     /// Adds the code of a rejection, with the policy that rejects the request, if the layer sends it.
     #[inline]
     pub fn write_reason<'a, B>(
@@ -169,7 +139,7 @@ impl HeaderWriter {
         let is_new = insert_default(headers, &usage);
         if is_new {
             self.set_retry_after(headers, decision.retry_after().map(whole_seconds));
-            Self::mark_default_denial(response.extensions_mut());
+            response.extensions_mut().insert(DefaultDenial);
         }
         is_new
     }
@@ -242,18 +212,3 @@ fn take_written(extensions: &mut Extensions) -> WrittenSets {
 /// Equivalent to [`WrittenSets`] with that set and headroom 0. A type without a size needs no allocation.
 #[derive(Clone, Copy, Debug)]
 struct DefaultDenial;
-
-/// The headers of a denial, in the order in which [`HeaderWriter::default_denial`] sets their values.
-///
-/// Cloned, because six headers that are inserted one by one take a fifth of the time of a denial: each name is hashed.
-static DENIAL: LazyLock<HeaderMap> = LazyLock::new(|| {
-    let placeholder = HeaderValue::from_static("");
-    let [limit, remaining, reset] = DEFAULT_NAMES.clone();
-    let names = [CONTENT_TYPE, limit, remaining, reset, RETRY_AFTER];
-    let mut headers: HeaderMap = names
-        .into_iter()
-        .map(|name| (name, placeholder.clone()))
-        .collect();
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    headers
-});

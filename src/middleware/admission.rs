@@ -271,6 +271,38 @@ impl Admission {
     pub(super) fn must_keep<'a>(&self, mut charges: impl Iterator<Item = Charge<'a>>) -> bool {
         self.keeps_charges || charges.any(|charge| charge.policy().must_be_settled())
     }
+
+    /// Makes the response to a rejected request, and settles the charges that are kept.
+    #[cold]
+    fn respond<A, B>(
+        &self,
+        rejected: Rejected,
+        mut request: Request<A>,
+    ) -> Response<ResponseBody<B>> {
+        let Rejected {
+            rejection,
+            terms,
+            settlement,
+        } = rejected;
+        let response = rejection.respond(&*self.format, &RequestHead::from(&request));
+        let mut response = response.map(ResponseBody::rejection);
+        // The request's map serves the response: a new one would take two allocations.
+        let extensions = request.extensions_mut();
+        extensions.clear();
+        extensions.extend(mem::take(response.extensions_mut()));
+        mem::swap(extensions, response.extensions_mut());
+        if let Some(decision) = rejection.decision() {
+            self.headers
+                .write_rejection(decision, terms.as_deref(), &mut response);
+        }
+        let reason = || (rejection.code(), rejection.reason().policy());
+        self.headers.write_reason(reason, &mut response);
+        response.extensions_mut().insert(rejection);
+        if let Some(settlement) = settlement {
+            settlement.reject(&response);
+        }
+        response
+    }
 }
 
 impl fmt::Debug for Admission {

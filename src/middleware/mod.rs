@@ -168,7 +168,6 @@ mod info;
 pub(crate) mod layer;
 mod missing;
 mod resolve;
-mod respond;
 mod service;
 mod settle;
 mod waits;

@@ -49,18 +49,6 @@ use super::grpc;
 pub trait MakeRejection: Send + Sync + 'static {
     /// Returns the response to the request with this head.
     fn make(&self, rejection: &Rejection, request: &RequestHead<'_>) -> Response<Bytes>;
-
-    /// Returns the content type and body of a response that has the rejection's status and no other headers; `None` for any
-    /// other one. The layer then clones a map of all headers, which costs less than to insert each.
-    #[doc(hidden)]
-    fn make_body(
-        &self,
-        rejection: &Rejection,
-        request: &RequestHead<'_>,
-    ) -> Option<(HeaderValue, Bytes)> {
-        let _ = (rejection, request);
-        None
-    }
 }
 
 impl<F, T> MakeRejection for F
@@ -224,25 +212,6 @@ impl MakeRejection for RejectionFormat {
         }
         self.body.make(rejection, request)
     }
-
-    fn make_body(
-        &self,
-        rejection: &Rejection,
-        request: &RequestHead<'_>,
-    ) -> Option<(HeaderValue, Bytes)> {
-        #[cfg(feature = "grpc")]
-        if grpc::response_type(request).is_some() {
-            return None;
-        }
-        #[cfg(not(feature = "grpc"))]
-        let _ = request;
-        match self.body {
-            BodyFormat::Json => Some(json(rejection)),
-            BodyFormat::ProblemJson => Some(problem_json(rejection)),
-            BodyFormat::Text => Some(text(rejection)),
-            BodyFormat::Custom(_) | BodyFormat::Negotiated => None,
-        }
-    }
 }
 
 // === BodyFormat ===
@@ -251,19 +220,18 @@ impl BodyFormat {
     fn make(&self, rejection: &Rejection, request: &RequestHead<'_>) -> Response<Bytes> {
         match self {
             Self::Custom(make) => make(rejection, request),
-            Self::Json => response(rejection, json(rejection)),
-            Self::ProblemJson => response(rejection, problem_json(rejection)),
-            Self::Text => response(rejection, text(rejection)),
+            Self::Json => json(rejection),
+            Self::ProblemJson => problem_json(rejection),
+            Self::Text => text(rejection),
             Self::Negotiated => {
                 let media_types = ["application/json", "application/problem+json", "text/plain"];
-                let body = match accept::preferred(request.headers, media_types) {
+                let mut response = match accept::preferred(request.headers, media_types) {
                     Some(1) => problem_json(rejection),
                     Some(2) => text(rejection),
                     _ => json(rejection),
                 };
-                let mut negotiated = response(rejection, body);
-                negotiated.headers_mut().insert(VARY, ACCEPT.into());
-                negotiated
+                response.headers_mut().insert(VARY, ACCEPT.into());
+                response
             }
         }
     }
@@ -281,7 +249,7 @@ impl fmt::Debug for BodyFormat {
     }
 }
 
-fn json(rejection: &Rejection) -> (HeaderValue, Bytes) {
+fn json(rejection: &Rejection) -> Response<Bytes> {
     let (mut in_message, mut in_field) = (itoa::Buffer::new(), itoa::Buffer::new());
     let mut escaped = String::new();
     let message = json_message(rejection, &mut in_message, &mut escaped);
@@ -293,10 +261,10 @@ fn json(rejection: &Rejection) -> (HeaderValue, Bytes) {
     body.extend_from_slice(&["{\"error\":\"", rejection.code(), "\",\"message\":\""]);
     body.extend_from_slice(&message);
     body.extend_from_slice(&["\",\"retry_after\":", retry_after, "}"]);
-    (JSON, body.concat().into())
+    response(rejection, JSON, body.concat())
 }
 
-fn problem_json(rejection: &Rejection) -> (HeaderValue, Bytes) {
+fn problem_json(rejection: &Rejection) -> Response<Bytes> {
     let status = rejection.status();
     let (kind, title) = match rejection.reason() {
         Reason::Limited { .. } => (
@@ -334,27 +302,27 @@ fn problem_json(rejection: &Rejection) -> (HeaderValue, Bytes) {
             body.push("\"}");
         }
     }
-    (PROBLEM_JSON, body.concat().into())
+    response(rejection, PROBLEM_JSON, body.concat())
 }
 
-fn text(rejection: &Rejection) -> (HeaderValue, Bytes) {
-    (TEXT, rejection.message().into())
+fn text(rejection: &Rejection) -> Response<Bytes> {
+    response(rejection, TEXT, rejection.message())
 }
 
 /// Returns a response with this body and the rejection's status.
-fn response(rejection: &Rejection, (content_type, body): (HeaderValue, Bytes)) -> Response<Bytes> {
-    let mut response = Response::new(body);
+fn response(rejection: &Rejection, content_type: HeaderValue, body: String) -> Response<Bytes> {
+    let mut response = Response::new(Bytes::from(body));
     *response.status_mut() = rejection.status();
     response.headers_mut().insert(CONTENT_TYPE, content_type);
     response
 }
 
 /// Returns a custom response with the bytes of its body, or JSON if the body is not complete.
-fn with_bytes<T: RejectionBody>(custom: Response<T>, rejection: &Rejection) -> Response<Bytes> {
-    let (head, body) = custom.into_parts();
+fn with_bytes<T: RejectionBody>(response: Response<T>, rejection: &Rejection) -> Response<Bytes> {
+    let (head, body) = response.into_parts();
     match body.into_bytes() {
         Some(bytes) => Response::from_parts(head, bytes),
-        None => response(rejection, json(rejection)),
+        None => json(rejection),
     }
 }
 
