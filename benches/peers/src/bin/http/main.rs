@@ -1,9 +1,10 @@
 //! Requests a second that an axum server keeps behind a rate limit layer, under wrk.
 //!
-//! `cargo run --release --ignore-rust-version --bin http -- [--rounds 7] [--seconds 2] [--connections 64] [--only Redis] [--before PATH] [--cores 0,1]`
+//! `cargo run --release --ignore-rust-version --bin http -- [--rounds 7] [--seconds 2] [--connections 64] [--only Redis] [--before PATH] [--cores 0,1] [--workers 1]`
 //!
-//! Each contender runs in a separate process, pinned to the first core. wrk and Redis share the second core.
-//! `http serve NAME [--port 0] [--core 0] [--redis URL]` starts one server by hand.
+//! Each contender runs in a separate process, pinned to the first core. wrk and Redis share the second core. With several
+//! workers nothing is pinned.
+//! `http serve NAME [--port 0] [--core 0] [--redis URL] [--workers 1]` starts one server by hand.
 
 mod serve;
 mod wrk;
@@ -41,8 +42,11 @@ fn main() {
 fn compare(arguments: &Arguments) {
     let cores: String = arguments.value("--cores", "0,1".to_owned());
     let (server_core, client_core) = cores.split_once(',').expect("--cores takes two numbers");
-    // Redis and wrk inherit this; each server moves to the other core.
-    cpu::pin_to(client_core.parse().expect("--cores takes whole numbers"));
+    let workers = arguments.value("--workers", 1);
+    if workers == 1 {
+        // Redis and wrk inherit this; each server moves to the other core.
+        cpu::pin_to(client_core.parse().expect("--cores takes whole numbers"));
+    }
     wrk::check_installed();
     let entrants = entrants(picked(arguments), arguments);
     let uses_redis = |entrant: &Entrant| router(&entrant.name).uses_redis;
@@ -54,7 +58,7 @@ fn compare(arguments: &Arguments) {
     };
     let servers: Vec<_> = entrants
         .iter()
-        .map(|entrant| AxumServer::start(entrant, server_core, redis_url))
+        .map(|entrant| AxumServer::start(entrant, (workers, server_core), redis_url))
         .collect();
     let mut contenders: Vec<_> = entrants
         .iter()
@@ -102,9 +106,14 @@ struct AxumServer {
 }
 
 impl AxumServer {
-    /// Starts the server, and checks its status and headers against the contender's name.
-    fn start(entrant: &Entrant, core: &str, redis_url: &str) -> Self {
-        let mut command = entrant.command(&["serve", &entrant.name, "--core", core]);
+    /// Starts the server, and checks its status and headers against the contender's name. A single worker has a core.
+    fn start(entrant: &Entrant, (workers, core): (usize, &str), redis_url: &str) -> Self {
+        let mut command = entrant.command(&["serve", &entrant.name]);
+        if workers == 1 {
+            command.args(["--core", core]);
+        } else {
+            command.args(["--workers", &workers.to_string()]);
+        }
         command.args(["--redis", redis_url]).stdout(Stdio::piped());
         let process = command.spawn();
         let mut process = process.unwrap_or_else(|error| panic!("cannot run {command:?}: {error}"));

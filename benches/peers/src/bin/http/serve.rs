@@ -14,7 +14,10 @@ use axum::{
 };
 use http::StatusCode;
 use redis::{Client, RedisError, aio::MultiplexedConnection};
-use tokio::{net::TcpListener, runtime::Runtime};
+use tokio::{
+    net::TcpListener,
+    runtime::{Builder, Runtime},
+};
 use tollgate::{
     OnOutage, Policy, Quota, RateLimitLayer, builder::RateLimitLayerBuilder, extract::PeerIp,
     headers::Headers, remote::RedisStore,
@@ -47,7 +50,7 @@ impl Context {
     }
 }
 
-/// Serves one contender on loopback until the process is killed, on one thread.
+/// Serves one contender on loopback until the process is killed, on one thread or on `--workers`.
 ///
 /// Prints the address once it listens.
 ///
@@ -60,11 +63,8 @@ pub fn run(name: &str, arguments: &Arguments) {
     }
     let router = ROUTERS.iter().find(|router| router.name == name);
     let router = router.unwrap_or_else(|| panic!("there is no contender {name:?}"));
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
     let context = Context {
-        runtime: runtime.expect("a runtime can be made"),
+        runtime: runtime(arguments.value("--workers", 1)),
         redis_url: arguments.value("--redis", "redis://127.0.0.1/".to_owned()),
     };
     let app = axum::Router::new().route("/", get(|| async { "hello" }));
@@ -80,6 +80,16 @@ pub fn run(name: &str, arguments: &Arguments) {
             .await
             .expect("it serves for ever");
     });
+}
+
+/// Returns a current-thread runtime for one worker, else a multi-threaded one.
+fn runtime(workers: usize) -> Runtime {
+    let mut builder = match workers {
+        1 => Builder::new_current_thread(),
+        _ => Builder::new_multi_thread(),
+    };
+    builder.worker_threads(workers).enable_all();
+    builder.build().expect("a runtime can be made")
 }
 
 // === tollgate ===
