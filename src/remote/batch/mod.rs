@@ -4,8 +4,8 @@
 //!
 //! - If nothing is in flight and the latest call had one request: at once, in the caller's own future. No task, no
 //!   queue.
-//! - Otherwise it waits. A task, the *dispatcher*, yields once so that everybody who is ready to run can submit. Then
-//!   it sends up to 64 charges in one call. It does not wait for more: no timer is involved.
+//! - Otherwise it waits. A task, the *dispatcher*, gives way once so that everybody who is ready to run can submit. Then
+//!   it sends up to 64 charges in one call. It does not wait for more: neither for a timer nor for the sockets.
 //! - Up to 16 calls are in flight, so a single request does not wait for the reply to another one. Beyond that a call
 //!   must be full, or have a sixteenth of the charges in flight, four at least.
 //! - The charges in flight are limited by a [`SendWindow`](window::SendWindow) to the number that the server makes in a
@@ -38,11 +38,19 @@
 //!
 //! # Why are decisions sent in batches?
 //!
-//! Most of the cost of a small script is around it: the command, the socket and the reply. The dispatcher yields once, because
-//! callers that got their replies together ask again together, and after the yield all of them are in one call. A decision that
+//! Most of the cost of a small script is around it: the command, the socket and the reply. The dispatcher gives way once, because
+//! callers that got their replies together ask again together, and then all of them are in one call. A decision that
 //! finds nothing in flight waits too if the latest call had several, since their callers are about to ask again and would wait
 //! for its reply. Without this exception, 64 callers in a loop made twice as many calls. The script decides each decision as if
 //! it had come alone. A caller that leaves before the call is sent is not charged.
+//!
+//! # Why does the dispatcher not wait for the sockets?
+//!
+//! After `tokio::task::yield_now`, the requests of all sockets that became readable meanwhile would join the batch. With 64
+//! connections of wrk on a current-thread runtime, a call then carried 61 requests, so all clients waited for the same reply. The
+//! server had nothing to do until the reply came, and Redis had nothing to do until the clients had sent their next requests.
+//! The server made 0.91 of the rate of a layer that sends each request in a call of its own. A dispatcher that only goes to the
+//! end of the run queue sends 22 requests in a call, so three calls overlap, and the server makes 1.17 of that rate.
 //!
 //! # Why are several calls in flight?
 //!
@@ -53,6 +61,9 @@
 
 mod calls;
 mod command;
+#[cfg(test)]
+#[path = "../../../tests/remote/batch_connections.rs"]
+mod connections;
 mod exchange;
 mod queue;
 mod scheduler;

@@ -22,7 +22,7 @@
 //!    any          dropped                         see below                                 end
 //! ```
 //!
-//! At most one worker dispatches at a time. It first yields once, so that everybody who is ready to run can submit a
+//! At most one worker dispatches at a time. It first gives way once, so that everybody who is ready to run can submit a
 //! request for the same batch. A caller that is alone is a worker too, in its own future and without a task: it begins
 //! with calling.
 //!
@@ -46,9 +46,9 @@
 //! The dispatcher and the dial run on the runtime of the first caller that needed them, and nobody may drive that runtime any
 //! more. The decisions that such a task leaves behind were not sent. So each caller asks again, on its own runtime.
 
-use std::sync::Arc;
+use std::{future::poll_fn, sync::Arc, task::Poll};
 
-use tokio::{runtime::Handle, task::yield_now};
+use tokio::runtime::Handle;
 
 use crate::{
     clock::{Clock, Timestamp},
@@ -129,7 +129,7 @@ impl Worker {
     ///
     /// Returns the last batch, which this worker sends. Other workers send those before.
     async fn dispatch(&mut self, dispatcher: Dispatcher) -> Option<Batch> {
-        yield_now().await;
+        give_way().await;
         loop {
             let (next, shed) = self.client.scheduler.next_batch(dispatcher, now());
             for waiter in shed {
@@ -228,7 +228,60 @@ impl Drop for Worker {
     }
 }
 
+/// Goes to the end of the run queue: what is ready to run goes first.
+///
+/// `tokio::task::yield_now` would let the runtime poll its sockets too, see the [module docs of `batch`](super).
+async fn give_way() {
+    let mut has_waited = false;
+    poll_fn(|context| {
+        if has_waited {
+            return Poll::Ready(());
+        }
+        has_waited = true;
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
 /// Returns the present time of this process' clock, by which deadlines are kept.
 fn now() -> Timestamp {
     Clock::system().now()
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::{
+        net::UnixStream,
+        sync::mpsc,
+        task::{JoinSet, yield_now},
+    };
+
+    use super::*;
+
+    // Regression: all clients of a server joined one batch, and nobody had a request left while it was in flight.
+    #[tokio::test]
+    async fn dispatcher_gives_way_to_tasks_that_are_ready_and_not_to_readable_sockets() {
+        let (near, far) = UnixStream::pair().expect("a pair of sockets can be made");
+        let (sender, mut order) = mpsc::unbounded_channel();
+        let note = move |name: &'static str| sender.send(name).expect("the test receives");
+        let (of_socket, of_dispatcher, of_task) = (note.clone(), note.clone(), note);
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move {
+            far.readable().await.expect("the socket is open");
+            of_socket("socket");
+        });
+        // The task waits for its socket from here on.
+        yield_now().await;
+        near.try_write(b"a request").expect("the socket has room");
+        tasks.spawn(async move {
+            give_way().await;
+            of_dispatcher("dispatcher");
+        });
+        tasks.spawn(async move { of_task("task") });
+        tasks.join_all().await;
+        let mut ran = Vec::new();
+        order.recv_many(&mut ran, 3).await;
+        assert_eq!(ran, ["task", "dispatcher", "socket"]);
+    }
 }
