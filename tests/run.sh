@@ -60,6 +60,7 @@ run_tests() {
   cargo test --no-default-features --lib || status=$?
   check_downstream || status=$?
   check_opentelemetry || status=$?
+  check_benches || status=$?
   return "$status"
 }
 
@@ -77,6 +78,12 @@ check_downstream() {
 check_opentelemetry() {
   heading "checking examples/opentelemetry"
   cargo check --quiet --manifest-path examples/opentelemetry/Cargo.toml --target-dir "${CARGO_TARGET_DIR:-target}"
+}
+
+# With default features, as their heads say that they are run.
+check_benches() {
+  heading "checking benches with default features"
+  cargo check --quiet --benches
 }
 
 summary() {

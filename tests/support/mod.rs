@@ -18,7 +18,9 @@ mod tls;
 
 pub(crate) use self::browser::Browser;
 pub(crate) use self::cluster::Cluster;
-pub(crate) use self::in_process::{Client, Folder, Random, Reply, logged, over_a_full_store};
+#[cfg(feature = "test-util")]
+pub(crate) use self::in_process::over_a_full_store;
+pub(crate) use self::in_process::{Client, Folder, Random, Reply, logged};
 pub(crate) use self::nginx::Nginx;
 pub(crate) use self::proxy::{Mode, Proxy};
 pub(crate) use self::script_reply::unpack;
