@@ -1,6 +1,6 @@
 //! Matchers: which requests a rule counts, which ones are not limited, and which ones are forbidden.
 //!
-//! A [`Matcher`] compares the [head of a request](RequestHead). Use one from this module, a combination of them, or a
+//! A [`Matcher`] compares the [head of a request](crate::RequestHead). Use one from this module, a combination of them, or a
 //! closure `Fn(&RequestHead<'_>) -> bool`.
 //!
 //! | where | effect on matching requests |

@@ -13,9 +13,9 @@
 //! A worker runs its tasks in order. It polls the sockets when none is left, and after 61 tasks. Without a task, it takes half of
 //! those of the other worker. A core changes to another thread when its own has nothing to do.
 //!
-//! The time of each step is in nanoseconds, and was measured on an axum server under wrk. With a random generator with a fixed
-//! seed, steps take half to one and a half of it. At 64 connections on one worker, the rate was 0.91 of the plain layer's with
-//! [`GiveWay::Sockets`] and 1.17 with [`GiveWay::Ready`]. The simulation returns the same.
+//! The time of each step is in nanoseconds, as measured on an axum server under wrk, or fitted to the rates measured there. With a
+//! random generator with a fixed seed, steps take half to one and a half of it. At 64 connections on one worker, the rate was 0.91
+//! of the plain layer's with [`GiveWay::Sockets`] and 1.17 with [`GiveWay::Ready`]. The simulation returns the same.
 
 use std::collections::{BTreeMap, VecDeque};
 
