@@ -185,7 +185,7 @@ impl TokenBucket {
     pub(crate) const fn closed() -> Self {
         let (units, micros) = (1, 1);
         Self {
-            rate: Rate { units, micros },
+            rate: Rate::whole(units, micros),
             capacity: 0,
             span: 0,
             depth: 0,
