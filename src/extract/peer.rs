@@ -54,8 +54,12 @@ impl PeerIp {
 
 impl KeyExtractor for PeerIp {
     fn extract(&self, head: &RequestHead<'_>) -> Extracted<Key> {
-        let address = self.address(head);
-        address.map(Key::from).into()
+        // Not by `map`, which would move the key.
+        match self.address(head) {
+            Some(IpAddr::V4(address)) => Extracted::Found(Key::from_ipv4(address.octets())),
+            Some(address) => Extracted::Found(Key::from(address)),
+            None => Extracted::Absent,
+        }
     }
 
     fn keys_of(&self, caller: &CallerId<'_>) -> Vec<Key> {

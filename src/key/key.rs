@@ -255,16 +255,18 @@ impl Key {
             .expect("a tag and a hash fit in 46 characters")
     }
 
+    /// Returns whether no byte must be escaped.
+    #[inline]
+    pub(crate) fn is_plain(identity: &[u8]) -> bool {
+        // Without a branch for each byte: nearly all keys are plain to their end.
+        let bytes = identity.iter();
+        bytes.fold(true, |all, byte| all & PLAIN[usize::from(*byte)])
+    }
+
     #[inline]
     fn from_bytes(identity: &[u8]) -> Self {
         let fits = (1..=Self::MAX_LENGTH).contains(&identity.len());
-        // Without a branch for each byte: nearly all keys are plain to their end.
-        let is_plain = || {
-            identity
-                .iter()
-                .fold(true, |all, byte| all & PLAIN[usize::from(*byte)])
-        };
-        if fits && is_plain() {
+        if fits && Self::is_plain(identity) {
             // Built where it is returned, because this runs for each request.
             let mut key = KeyWriter::new().0;
             #[expect(clippy::cast_possible_truncation, reason = "at most MAX_LENGTH")]
@@ -342,7 +344,9 @@ impl Key {
     }
 
     /// Writes an IPv4 address as `Display` does, many times as fast: this runs for each request.
-    fn from_ipv4([a, b, c, d]: [u8; 4]) -> Self {
+    // Not inlined, so that it writes the key where it is needed: a copy would wait for the writes.
+    #[inline(never)]
+    pub(crate) fn from_ipv4([a, b, c, d]: [u8; 4]) -> Self {
         // Put together in registers: a read of what was just written in smaller pieces would wait for it.
         let (first, first_length) = two_octets(a, b);
         let (second, second_length) = two_octets(c, d);
@@ -351,7 +355,8 @@ impl Key {
         let text = text & !(0xFF << (8 * length)); // no dot after the last octet
         let mut bytes = [0; SIZE];
         bytes[..16].copy_from_slice(&text.to_le_bytes());
-        bytes[SIZE - 1] = u8::try_from(length).expect("an IPv4 address has 15 characters at most");
+        let length = u8::try_from(length).expect("an IPv4 address has 15 characters at most");
+        bytes[SIZE - 8..].copy_from_slice(&(u64::from(length) << 56).to_le_bytes());
         Self { bytes }
     }
 
