@@ -61,6 +61,15 @@ impl Counter {
         }
     }
 
+    /// Returns the bucket; `None` for other algorithms.
+    #[inline]
+    pub(crate) fn bucket(&self) -> Option<&TokenBucket> {
+        match self {
+            Self::Bucket(bucket) => Some(bucket),
+            _ => None,
+        }
+    }
+
     /// Returns the concurrency counter; `None` for algorithms whose units come back with time.
     #[must_use]
     #[inline]

@@ -262,7 +262,7 @@ impl TokenBucket {
 
     /// Returns the TAT, converted to this bucket's span. A debt made under another span keeps its share of the span.
     #[inline]
-    fn tat(&self, state: BucketState, now: Timestamp) -> u64 {
+    pub(crate) fn tat(&self, state: BucketState, now: Timestamp) -> u64 {
         let now = now.as_micros();
         if state.quota_tag == self.quota_tag || state.tat <= now {
             return state.tat;

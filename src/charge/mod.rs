@@ -12,3 +12,4 @@ pub(crate) use self::charge::{Charges, MAX_CHARGES};
 #[cfg(feature = "redis")]
 pub(crate) use self::merge::Merge;
 pub use self::settlement::{Correction, Receipt, Settlement};
+pub use crate::key::KeyText;

@@ -41,15 +41,18 @@ impl Decision {
         decided_at: Timestamp,
         states: impl IntoIterator<Item = PolicyState>,
     ) -> Self {
-        Self::of_states(counted_by, decided_at, states.into_iter().collect())
+        let states: SmallVec<[PolicyState; 1]> = states.into_iter().collect();
+        Self::of_states(counted_by, decided_at, states)
     }
 
-    /// As [`new`](Self::new), without an iterator.
+    /// As [`new`](Self::new), without an iterator. Several states are best in a [`Vec`], which moves none of them.
+    #[inline]
     pub(crate) fn of_states(
         counted_by: CountedBy,
         decided_at: Timestamp,
-        states: SmallVec<[PolicyState; 1]>,
+        states: impl Into<SmallVec<[PolicyState; 1]>>,
     ) -> Self {
+        let states = states.into();
         let outcome = states.iter().map(PolicyState::enforced_outcome).max();
         Self {
             outcome: outcome.unwrap_or(Outcome::Allowed),

@@ -74,7 +74,7 @@ pub struct RateLimiter {
     /// The policies of all layers on this limiter: one name has one quota.
     known: Arc<Mutex<Vec<KnownPolicy>>>,
     holds: Arc<HoldRegistry>,
-    observer: DecisionObserver,
+    pub(super) observer: DecisionObserver,
     #[cfg_attr(
         not(any(feature = "explain", feature = "top-keys")),
         expect(dead_code, reason = "only these features ask it later")

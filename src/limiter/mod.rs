@@ -4,6 +4,7 @@ mod block_check;
 mod block_wait;
 mod known_policy;
 pub(crate) mod limiter;
+mod short_way;
 
 pub(crate) use self::block_check::BlockRefresh;
 #[cfg(feature = "rules")]

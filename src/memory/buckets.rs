@@ -6,41 +6,37 @@
 
 use smallvec::SmallVec;
 
-use crate::{
-    algorithm::{Counter, Counting},
-    charge::Charge,
-    clock::Timestamp,
-    decision::PolicyState,
+use crate::{algorithm::Counting, clock::Timestamp};
+
+use super::{
+    fingerprint::Fingerprint,
+    locked_shards::LockedShards,
+    verdict::{BucketCharge, Verdict},
 };
 
-use super::{keyed::KeyRef, locked_shards::LockedShards, result::ChargeResult};
+/// The verdicts on a group, in the order of its charges.
+pub(crate) type Verdicts = SmallVec<[Verdict; BucketCharge::MAX]>;
 
 impl LockedShards<'_> {
-    /// Decides the charges of a group of buckets, all or none, and returns their states. `None`, with nothing charged, if a charge
-    /// needs more than the state in its slot. `index_of` returns the index of a key's shard.
+    /// Decides the charges of a group of buckets, all or none. `None`, with nothing charged, if a charge needs more than the state
+    /// in its slot. `index_of` returns the index of a key's shard.
     #[inline]
     pub fn decide_buckets(
         &mut self,
-        charges: &[Charge<'_>],
-        keys: &[KeyRef],
-        index_of: impl Fn(&KeyRef) -> usize,
+        charges: &[BucketCharge<'_>],
+        index_of: impl Fn(Fingerprint) -> usize,
         now: Timestamp,
-    ) -> Option<SmallVec<[PolicyState; 1]>> {
-        if charges.len() > MAX {
-            return None;
-        }
-        let mut taken = [None; MAX];
+    ) -> Option<Verdicts> {
+        let mut taken = [None; BucketCharge::MAX];
         let mut admits = true;
-        for (index, (charge, key)) in charges.iter().zip(keys).enumerate() {
-            let Counter::Bucket(bucket) = charge.policy().counter() else {
-                return None;
-            };
+        for (index, charge) in charges.iter().enumerate() {
+            let (bucket, key) = (charge.bucket, charge.fingerprint);
             let is_twice = || {
-                keys[..index]
+                charges[..index]
                     .iter()
-                    .any(|other| other.fingerprint == key.fingerprint)
+                    .any(|other| other.fingerprint == key)
             };
-            if charge.is_shadow() || charge.policy().notes_denied() || is_twice() {
+            if charge.policy.notes_denied() || is_twice() {
                 return None;
             }
             let (slot, before) = self.shard(index_of(key)).bucket(key)?;
@@ -48,25 +44,19 @@ impl LockedShards<'_> {
                 return None;
             }
             let mut after = before;
-            let fits = bucket.take(&mut after, now, charge.units());
+            let fits = bucket.take(&mut after, now, charge.units);
             admits &= fits;
-            taken[index] = Some((bucket, slot, before, after, fits));
+            *taken.get_mut(index)? = Some((slot, before, after, fits));
         }
-        let mut states = SmallVec::with_capacity(charges.len());
-        let taken = taken.iter().flatten();
-        for ((charge, key), (bucket, slot, before, after, fits)) in
-            charges.iter().zip(keys).zip(taken)
-        {
+        let mut verdicts = Verdicts::new();
+        for (charge, (slot, before, after, fits)) in charges.iter().zip(taken.iter().flatten()) {
             if admits {
-                self.shard(index_of(key)).set_bucket(*slot, *after);
+                let shard = self.shard(index_of(charge.fingerprint));
+                shard.set_bucket(*slot, *after);
             }
             let state = if admits { after } else { before };
-            let result = ChargeResult::of(*bucket, charge, state, *fits, now);
-            states.push(result.into_bucket_state(bucket, charge));
+            verdicts.push(Verdict::new(charge.bucket, *state, *fits, now));
         }
-        Some(states)
+        Some(verdicts)
     }
 }
-
-/// The charges of most groups.
-const MAX: usize = 4;

@@ -36,6 +36,7 @@ use crate::{
     charge::Charge,
     clock::Timestamp,
     decision::Ticket,
+    policy::Policy,
 };
 
 use super::{
@@ -75,11 +76,21 @@ impl KeyRef {
     // Always inlined: with several callers the compiler would not, and a result returned through memory costs a decision 4 %.
     #[inline(always)]
     pub fn of(charge: &Charge<'_>) -> Self {
+        let fingerprint = Fingerprint::of(charge.policy(), charge.key());
         Self {
-            fingerprint: Fingerprint::of(charge.policy(), charge.key()),
-            policy: charge.policy().name_hash().low,
             ticket: charge.ticket(),
-            may_add: charge.units() > 0,
+            ..Self::new(fingerprint, charge.policy(), charge.units())
+        }
+    }
+
+    /// Returns the key with this fingerprint under a policy that has no tickets.
+    #[inline]
+    pub fn new(fingerprint: Fingerprint, policy: &Policy, units: u64) -> Self {
+        Self {
+            fingerprint,
+            policy: policy.name_hash().low,
+            ticket: None,
+            may_add: units > 0,
         }
     }
 

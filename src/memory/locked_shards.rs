@@ -12,6 +12,7 @@ use crate::{
 use super::{keyed::KeyRef, result::Precheck, shard::Shard};
 
 /// The shards of one decision, all locked until this is dropped.
+#[derive(Default)]
 pub(super) struct LockedShards<'a> {
     /// The index of each shard, and its guard.
     guards: SmallVec<[(usize, MutexGuard<'a, Shard>); 4]>,
@@ -21,8 +22,10 @@ pub(super) struct LockedShards<'a> {
 pub(super) type PenalisedCharges = SmallVec<[(usize, Option<Timestamp>); 1]>;
 
 impl<'a> LockedShards<'a> {
-    pub fn new(guards: SmallVec<[(usize, MutexGuard<'a, Shard>); 4]>) -> Self {
-        Self { guards }
+    /// Adds a shard that was locked.
+    #[inline]
+    pub fn add(&mut self, index: usize, guard: MutexGuard<'a, Shard>) {
+        self.guards.push((index, guard));
     }
 
     /// Returns the time to decide at, the same in all shards.

@@ -73,6 +73,7 @@ mod bans;
 mod buckets;
 mod builder;
 mod capacity;
+mod fallback;
 mod fingerprint;
 mod hot_key;
 mod in_flight;
@@ -85,6 +86,8 @@ mod slab;
 mod store;
 mod table;
 mod tickets;
+mod verdict;
 
 pub use self::builder::MemoryStoreBuilder;
 pub use self::store::MemoryStore;
+pub(crate) use self::verdict::{BucketCharge, Verdict};

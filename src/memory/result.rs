@@ -6,10 +6,11 @@
 //! ```
 
 use crate::{
-    algorithm::{Counting, TokenBucket},
+    algorithm::Counting,
     charge::Charge,
     clock::Timestamp,
     decision::{PolicyName, PolicyState, Retry, Usage},
+    policy::Policy,
 };
 
 /// The result for one charge: a [`PolicyState`] without the policy's name, which is only copied once this way.
@@ -33,7 +34,7 @@ impl ChargeResult {
     #[inline(always)]
     pub fn of<C: Counting>(
         counter: &C,
-        charge: &Charge<'_>,
+        units: u64,
         state: &C::State,
         fits: bool,
         now: Timestamp,
@@ -41,9 +42,9 @@ impl ChargeResult {
         let retry = if fits {
             Retry::Now
         } else {
-            counter.retry(state, now, charge.units())
+            counter.retry(state, now, units)
         };
-        let start = if fits && charge.units() > 0 {
+        let start = if fits && units > 0 {
             counter.start_time(state, now)
         } else {
             now
@@ -59,13 +60,8 @@ impl ChargeResult {
     /// Adds the policy's name, and the properties of its algorithm.
     #[inline]
     pub fn into_state(self, charge: &Charge<'_>) -> PolicyState {
-        charge.policy().counter().annotate(self.bare_state(charge))
-    }
-
-    /// As [`into_state`](Self::into_state), for a charge of a bucket: the algorithm is not looked up again.
-    #[inline]
-    pub fn into_bucket_state(self, bucket: &TokenBucket, charge: &Charge<'_>) -> PolicyState {
-        bucket.annotate(self.bare_state(charge))
+        let state = self.bare_state(charge.policy(), charge.is_shadow());
+        charge.policy().counter().annotate(state)
     }
 
     /// As [`into_state`](Self::into_state), for a charge that fits, but was counted as a denied one.
@@ -85,11 +81,11 @@ impl ChargeResult {
 
     /// Adds the policy's name.
     #[inline]
-    fn bare_state(self, charge: &Charge<'_>) -> PolicyState {
-        PolicyState::counted(*charge.policy().name(), self.usage, self.retry)
+    pub fn bare_state(self, policy: &Policy, is_shadow: bool) -> PolicyState {
+        PolicyState::counted(*policy.name(), self.usage, self.retry)
             .with_start(self.start)
             .with_refunded_before(self.refunded_before)
-            .with_shadow(charge.is_shadow())
+            .with_shadow(is_shadow)
     }
 }
 
@@ -98,16 +94,15 @@ impl ChargeResult {
 #[inline(always)]
 pub(super) fn take<C: Counting>(
     counter: &C,
-    charge: &Charge<'_>,
+    (policy, cost): (&Policy, u64),
     state: &mut C::State,
     now: Timestamp,
 ) -> (bool, bool) {
-    let cost = charge.units();
     if cost > 0 {
         counter.adopt(state, now);
     }
     let fits = counter.take(state, now, cost);
-    let is_penalised = !fits && charge.policy().counts_denied();
+    let is_penalised = !fits && policy.counts_denied();
     if is_penalised {
         counter.charge_denied(state, now, cost);
     }

@@ -48,6 +48,7 @@ use super::{
     keyed::{KeyRef, KeyedStates, Placement},
     refunds::Refunds,
     result::{ChargeResult, Precheck, take},
+    verdict::BucketCharge,
 };
 
 /// The keys of one shard.
@@ -217,18 +218,15 @@ impl Shard {
     // === One charge ===
 
     /// Decides a charge of a bucket that is alone in its decision. Returns the state after it, and whether it fits.
-    ///
-    /// The state instead of a [`ChargeResult`], so that the result is computed after the shard is unlocked.
     #[inline]
     pub fn decide_bucket(
         &mut self,
-        bucket: &TokenBucket,
-        charge: &Charge<'_>,
-        key: &KeyRef,
+        charge: &BucketCharge<'_>,
         now: Timestamp,
     ) -> ((BucketState, bool), Placement) {
-        self.buckets.update(bucket, key, now, |state| {
-            let (fits, is_changed) = take(bucket, charge, state, now);
+        let bucket = charge.bucket;
+        self.buckets.update(bucket, &charge.key(), now, |state| {
+            let (fits, is_changed) = take(bucket, (charge.policy, charge.units), state, now);
             ((*state, fits), is_changed)
         })
     }
@@ -244,31 +242,31 @@ impl Shard {
     ) -> (ChargeResult, Placement) {
         with_states!(self, charge, |counter, states| {
             states.update(counter, key, now, |state| {
-                let (fits, is_changed) = take(counter, charge, state, now);
-                let result = ChargeResult::of(counter, charge, state, fits, now);
+                let units = charge.units();
+                let (fits, is_changed) = take(counter, (charge.policy(), units), state, now);
+                let result = ChargeResult::of(counter, units, state, fits, now);
                 (result, is_changed)
             })
         })
     }
 
-    /// Returns the total refunds before a charge after which the bucket is full again at `reset_at`.
+    /// Returns the total refunds before a charge after which the bucket is full again at `until`.
     ///
-    /// A later refund of this charge needs the total. `reset_at` is only called if any key of the shard has refunds.
+    /// A later refund of this charge needs the total. `until` is only called if any key of the shard has refunds.
     #[inline]
-    pub fn refunded_before(&mut self, key: &KeyRef, reset_at: impl FnOnce() -> Timestamp) -> u64 {
+    pub fn refunded_before(&mut self, key: Fingerprint, until: impl FnOnce() -> u64) -> u64 {
         if self.refunds.is_empty() {
             return 0;
         }
-        let until = reset_at().as_micros();
-        self.refunds.before_charge(key.fingerprint, until)
+        self.refunds.before_charge(key, until())
     }
 
     // === Several charges ===
 
     /// Returns the slot of a key's bucket and the state in it, if a charge of the key needs neither more memory nor refunds.
     #[inline]
-    pub fn bucket(&self, key: &KeyRef) -> Option<(usize, BucketState)> {
-        let slot = self.buckets.slot(key.fingerprint)?;
+    pub fn bucket(&self, key: Fingerprint) -> Option<(usize, BucketState)> {
+        let slot = self.buckets.slot(key)?;
         self.refunds
             .is_empty()
             .then(|| (slot, self.buckets.state_in(slot)))
@@ -368,12 +366,12 @@ impl Shard {
                 }
                 // A denied request that counts may not fit once more.
                 let fits = precheck.fits && !is_penalised;
-                let result = ChargeResult::of(counter, charge, state, fits, now);
+                let result = ChargeResult::of(counter, cost, state, fits, now);
                 (result, is_changed)
             })
         });
-        let reset_at = result.usage.reset_at;
-        result.refunded_before = self.refunded_before(&key, || reset_at);
+        let reset_at = result.usage.reset_at.as_micros();
+        result.refunded_before = self.refunded_before(key.fingerprint, || reset_at);
         if precheck.has_memory {
             (result, placement)
         } else {

@@ -3,13 +3,16 @@
 //! A charge that is alone in its decision takes the first way that fits:
 //!
 //! ```text
-//! decide_one       bucket, key is lent to an atomic word      no lock       HotKey::take
+//! verdict          bucket, key is lent to an atomic word      no lock       HotKey::take
 //! decide_locked    bucket                                     one lock      Shard::decide_bucket
 //! decide_otherwise window, log or concurrency                 one lock      Shard::decide
 //! decide_all       several charges                            one lock per shard, in the order of the shards
 //!                  buckets of keys that have slots                      LockedShards::decide_buckets
 //!                  any others                                           Shard::precheck, Shard::conclude
 //! ```
+//!
+//! The first two return a [`Verdict`], of which `decide_one` makes the decision. Where the answer is enough, the verdict is asked for
+//! alone.
 //!
 //! The clock is read before the lock is taken, so that a thread that waits does not prolong the wait of the others. Two
 //! threads can therefore reach a shard with times in the wrong order. The algorithms allow that: a time in the past never
@@ -28,11 +31,11 @@ use std::{
 use smallvec::SmallVec;
 
 use crate::{
-    algorithm::{Counter, Counting, TokenBucket},
+    algorithm::Counting,
     block::{BlockChange, BlockList},
     charge::{Charge, Correction, Receipt, Settlement},
     clock::{Clock, Reading, Timestamp},
-    decision::{CountedBy, Decision, PolicyState, Usage},
+    decision::{CountedBy, Decision, PolicyState},
     diagnosis::log,
     error::Error,
     key::Key,
@@ -42,13 +45,15 @@ use crate::{
 };
 
 use super::{
+    buckets::Verdicts,
     capacity::{Capacity, shards_for},
     fingerprint::Fingerprint,
     hot_key::HotKey,
     keyed::{KeyRef, Placement},
     locked_shards::LockedShards,
-    result::{ChargeResult, Denials, Precheck},
+    result::{Denials, Precheck},
     shard::Shard,
+    verdict::{BucketCharge, Verdict},
 };
 
 /// Counts in this process. Clones share the counts.
@@ -56,14 +61,14 @@ use super::{
 /// The [module docs](super) describe its memory, its accuracy, and its behaviour when it is full.
 #[derive(Clone)]
 pub struct MemoryStore {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
 }
 
 /// The parts that clones share.
-struct Shared {
+pub(super) struct Shared {
     /// A power of two of them, so that a mask selects the shard of a fingerprint.
     shards: Box<[ShardCell]>,
-    clock: Clock,
+    pub(super) clock: Clock,
     blocks: Arc<BlockList>,
     /// Number of charges without memory of their own, as [`MemoryStore::overflowed`] returns it.
     overflowed: AtomicU64,
@@ -79,7 +84,7 @@ struct Shared {
 ///
 /// 128 bytes, because processors fetch lines in pairs.
 #[repr(align(128))]
-struct ShardCell {
+pub(super) struct ShardCell {
     /// The key that is decided without the lock.
     hot_key: HotKey,
     shard: Mutex<Shard>,
@@ -95,7 +100,7 @@ impl ShardCell {
 
     /// Locks the shard, with nothing lent.
     #[inline]
-    fn lock(&self) -> MutexGuard<'_, Shard> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Shard> {
         let mut shard = self.shard.lock();
         shard.take_back(&self.hot_key);
         shard
@@ -144,31 +149,35 @@ impl MemoryStore {
         }
     }
 
-    /// Decides a charge that is alone in its decision, without a lock if its key is lent.
+    /// Decides a charge that is alone in its decision.
     #[inline]
     fn decide_one(&self, charge: &Charge<'_>) -> StoreFuture<Decision> {
-        let Counter::Bucket(bucket) = charge.policy().counter() else {
+        let Some(of_bucket) = BucketCharge::of(charge) else {
             return self.decide_otherwise(charge);
         };
-        let key = KeyRef::of(charge);
-        let read = self.shared.clock.read();
-        let cell = self.cell(key.fingerprint);
-        // A denied charge that counts changes the state in a way that needs the lock.
-        let needs_lock = charge.policy().notes_denied();
-        if needs_lock && charge.policy().ban_penalty().is_some() {
+        if charge.policy().ban_penalty().is_some() {
             return self.decide_all(std::slice::from_ref(charge));
         }
-        let hot_key = || {
-            cell.hot_key
-                .take(bucket, key.fingerprint, charge.units(), read)
-        };
-        let lent = if needs_lock { None } else { hot_key() };
-        let Some((state, fits)) = lent else {
-            return self.decide_locked(cell, bucket, charge, &key, read);
-        };
-        let result = ChargeResult::of(bucket, charge, &state, fits, read.now);
-        let state = result.into_bucket_state(bucket, charge);
-        self.decided(state, read.now)
+        let mut refunded = 0;
+        let verdict = self.verdict(&of_bucket, &mut refunded);
+        let state = verdict.state(&of_bucket, charge.is_shadow());
+        self.decided(state.with_refunded_before(refunded), verdict.now())
+    }
+
+    /// Decides a charge of a bucket that is alone in its decision, and whose policy has no penalty. Without a lock if its key is
+    /// lent. `refunded` gets the key's refunds before the charge, if there are any.
+    #[inline(always)]
+    pub(crate) fn verdict(&self, charge: &BucketCharge<'_>, refunded: &mut u64) -> Verdict {
+        let read = self.shared.clock.read();
+        let cell = self.cell(charge.fingerprint);
+        let key = charge.fingerprint;
+        // A denied charge that counts changes the state in a way that needs the lock.
+        if !charge.policy.notes_denied()
+            && let Some((state, fits)) = cell.hot_key.take(charge.bucket, key, charge.units, read)
+        {
+            return Verdict::new(charge.bucket, state, fits, read.now);
+        }
+        self.decide_locked(cell, charge, (read, refunded))
     }
 
     /// Decides a charge of a bucket under the lock of its shard, and lends its key if it is hot.
@@ -178,26 +187,22 @@ impl MemoryStore {
     fn decide_locked(
         &self,
         cell: &ShardCell,
-        bucket: &TokenBucket,
-        charge: &Charge<'_>,
-        key: &KeyRef,
-        read: Reading,
-    ) -> StoreFuture<Decision> {
+        charge: &BucketCharge<'_>,
+        (read, refunded): (Reading, &mut u64),
+    ) -> Verdict {
+        let (bucket, key) = (charge.bucket, charge.fingerprint);
         let mut shard = cell.lock();
         let now = shard.now(read, &self.shared.clock);
-        let ((state, fits), placement) = shard.decide_bucket(bucket, charge, key, now);
-        let refunded_before = shard.refunded_before(key, || bucket.usage(&state, now).reset_at);
-        if placement == Placement::Own && !charge.policy().counts_denied() {
-            shard.lend_if_hot(&cell.hot_key, bucket, key.fingerprint);
+        let ((state, fits), placement) = shard.decide_bucket(charge, now);
+        *refunded = shard.refunded_before(key, || bucket.usage(&state, now).reset_at.as_micros());
+        if placement == Placement::Own && !charge.policy.counts_denied() {
+            shard.lend_if_hot(&cell.hot_key, bucket, key);
         }
         drop(shard);
         if placement != Placement::Own {
             self.note(Unplaced::default().and(placement), read);
         }
-        // After unlocking, so that the lock is held for less time.
-        let mut result = ChargeResult::of(bucket, charge, &state, fits, now);
-        result.refunded_before = refunded_before;
-        self.decided(result.into_bucket_state(bucket, charge), now)
+        Verdict::new(bucket, state, fits, now)
     }
 
     /// Decides a charge under another algorithm than a bucket. Not inlined, so that the usual path stays small.
@@ -236,12 +241,12 @@ impl MemoryStore {
             keys.push(KeyRef::of(charge));
         }
         let read = self.shared.clock.read();
-        let mut shards = self.lock_all(&keys);
+        let mut shards = self.lock_all(keys.iter().map(|key| key.fingerprint));
         let now = shards.now(read, &self.shared.clock);
-        let index_of = |key: &KeyRef| self.index_of(key.fingerprint);
-        if let Some(states) = shards.decide_buckets(charges, &keys, index_of, now) {
-            let decision = Decision::of_states(CountedBy::InProcess, now, states);
-            return StoreFuture::ready(Ok(decision.timed_by(&self.shared.clock)));
+        if let Some(buckets) = buckets_of(charges, &keys)
+            && let Some(verdicts) = shards.decide_buckets(&buckets, |key| self.index_of(key), now)
+        {
+            return StoreFuture::ready(Ok(self.decision_of(&buckets, &verdicts)));
         }
         let mut prechecks: SmallVec<[Precheck<'_>; 4]> = SmallVec::new();
         for (charge, key) in charges.iter().zip(&keys) {
@@ -282,6 +287,41 @@ impl MemoryStore {
         StoreFuture::ready(Ok(decision))
     }
 
+    /// Decides charges of several buckets together, if all keys have slots and none has refunds; otherwise `None`, with nothing
+    /// charged.
+    #[inline(never)]
+    pub(crate) fn verdicts(&self, charges: &[BucketCharge<'_>]) -> Option<Verdicts> {
+        let read = self.shared.clock.read();
+        let mut shards = self.lock_all(charges.iter().map(|charge| charge.fingerprint));
+        let now = shards.now(read, &self.shared.clock);
+        shards.decide_buckets(charges, |key| self.index_of(key), now)
+    }
+
+    /// Returns the decision on charges of buckets, by the verdicts.
+    #[inline]
+    pub(crate) fn decision_of(
+        &self,
+        charges: &[BucketCharge<'_>],
+        verdicts: &[Verdict],
+    ) -> Decision {
+        let decision = match (charges, verdicts) {
+            ([charge], [verdict]) => {
+                let state = verdict.state(charge, false);
+                Decision::of_one(CountedBy::InProcess, verdict.now(), state)
+            }
+            _ => {
+                let states = charges.iter().zip(verdicts);
+                let states = states.map(|(charge, verdict)| verdict.state(charge, false));
+                let states: Vec<_> = states.collect();
+                let now = verdicts
+                    .first()
+                    .map_or_else(|| self.shared.clock.now(), Verdict::now);
+                Decision::of_states(CountedBy::InProcess, now, states)
+            }
+        };
+        decision.timed_by(&self.shared.clock)
+    }
+
     // === Locks ===
 
     /// Returns the index of a key's shard.
@@ -292,25 +332,25 @@ impl MemoryStore {
 
     /// Returns the shard of a key, not yet locked.
     #[inline]
-    fn cell(&self, fingerprint: Fingerprint) -> &ShardCell {
+    pub(super) fn cell(&self, fingerprint: Fingerprint) -> &ShardCell {
         &self.shared.shards[self.index_of(fingerprint)]
     }
 
     /// Locks the shards of all keys, each once.
     ///
     /// All callers lock in the order of the shards, so no two decisions deadlock.
-    fn lock_all(&self, keys: &[KeyRef]) -> LockedShards<'_> {
+    fn lock_all(&self, keys: impl Iterator<Item = Fingerprint>) -> LockedShards<'_> {
         let mut indices: SmallVec<[usize; 4]> = SmallVec::new();
         for key in keys {
-            indices.push(self.index_of(key.fingerprint));
+            indices.push(self.index_of(key));
         }
         indices.sort_unstable();
         indices.dedup();
-        let mut guards = SmallVec::new();
+        let mut shards = LockedShards::default();
         for index in indices {
-            guards.push((index, self.shared.shards[index].lock()));
+            shards.add(index, self.shared.shards[index].lock());
         }
-        LockedShards::new(guards)
+        shards
     }
 
     // === Lack of memory ===
@@ -414,42 +454,21 @@ impl Store for MemoryStore {
     }
 }
 
-// === The counts of a fallback ===
-
-#[cfg_attr(
-    not(feature = "redis"),
-    allow(dead_code, reason = "only the fallback of a shared store calls these")
-)]
-impl MemoryStore {
-    /// Replaces the state of a charge's key by one with this usage, which the shared store returned.
-    pub(crate) fn seed(&self, charge: &Charge<'_>, usage: Usage) {
-        let fingerprint = Fingerprint::of(charge.policy(), charge.key());
-        let read = self.shared.clock.read();
-        let mut shard = self.cell(fingerprint).lock();
-        let now = shard.now(read, &self.shared.clock);
-        shard.restore(charge, usage, now);
+/// Returns the charges, if each is an enforced one of a bucket, and they are few.
+#[inline]
+fn buckets_of<'a>(
+    charges: &[Charge<'a>],
+    keys: &[KeyRef],
+) -> Option<SmallVec<[BucketCharge<'a>; 4]>> {
+    let mut buckets = SmallVec::new();
+    for (charge, key) in charges.iter().zip(keys) {
+        if charge.is_shadow() {
+            return None;
+        }
+        let (policy, units) = (charge.policy(), charge.units());
+        buckets.push(BucketCharge::new(policy, key.fingerprint, units)?);
     }
-
-    /// Bans a charge's key until a time that the shared store returned, if the policy has a [penalty](crate::policy).
-    pub(crate) fn seed_ban(&self, charge: &Charge<'_>, until: Timestamp) {
-        let Some(penalty) = charge.policy().ban_penalty() else {
-            return;
-        };
-        let fingerprint = Fingerprint::of(charge.policy(), charge.key());
-        let read = self.shared.clock.read();
-        let mut shard = self.cell(fingerprint).lock();
-        let now = shard.now(read, &self.shared.clock);
-        shard.bans.restore(penalty, fingerprint, until, now);
-    }
-
-    /// Ends the ban of a charge's key that began by this time, at which the shared store admitted the key.
-    pub(crate) fn end_ban(&self, charge: &Charge<'_>, at: Timestamp) {
-        let fingerprint = Fingerprint::of(charge.policy(), charge.key());
-        let read = self.shared.clock.read();
-        let mut shard = self.cell(fingerprint).lock();
-        shard.now(read, &self.shared.clock);
-        shard.bans.end(fingerprint, at);
-    }
+    Some(buckets)
 }
 
 // By hand: a derive would print all states.
@@ -506,9 +525,7 @@ mod tests {
         };
         let is_lent = |key: &str| {
             let fingerprint = Fingerprint::of(&policy, &Key::new(key));
-            let Counter::Bucket(bucket) = policy.counter() else {
-                unreachable!("a policy counts as a token bucket by default");
-            };
+            let bucket = policy.counter().bucket().expect("the default");
             let read = store.shared.clock.read();
             let hot_key = &store.cell(fingerprint).hot_key;
             hot_key.take(bucket, fingerprint, 0, read).is_some()

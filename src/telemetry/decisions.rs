@@ -88,11 +88,38 @@ impl DecisionObserver {
     /// Returns whether nothing would be done with a decision, so that it need not be shown.
     #[inline]
     pub fn is_idle(&self) -> bool {
+        !cfg!(feature = "metrics") && !self.needs_decisions()
+    }
+
+    /// Returns whether somebody looks at each decision, and not only at the numbers of them.
+    #[inline]
+    pub fn needs_decisions(&self) -> bool {
         #[cfg(feature = "tracing")]
         let is_logged = is_logged();
         #[cfg(not(feature = "tracing"))]
         let is_logged = false;
-        !cfg!(feature = "metrics") && self.hooks.is_none() && !is_logged
+        self.hooks.is_some() || is_logged
+    }
+
+    /// Counts enforced decisions of the store in process, which nobody looks at.
+    #[cfg(feature = "metrics")]
+    #[inline]
+    pub fn count_verdicts<'a>(
+        &self,
+        verdicts: impl Iterator<Item = (&'a Policy, Outcome)> + Clone,
+    ) {
+        let place = CountedBy::InProcess;
+        self.counters.with(DecisionCounters::register, |counters| {
+            for (policy, outcome) in verdicts.clone() {
+                counters.count(policy, false, outcome, place);
+            }
+        });
+        #[cfg(feature = "dashboard")]
+        if let Some(tally) = self.tally.get() {
+            for (policy, outcome) in verdicts {
+                tally.count(policy, false, outcome, place);
+            }
+        }
     }
 
     /// Records the decision when it is made. A decision whose caller leaves before that is not recorded.

@@ -1,5 +1,6 @@
 //! The in-process store: bounds on memory, and exact results at those bounds.
 
+mod admits;
 mod algorithms;
 mod capacity;
 mod groups;

@@ -559,7 +559,10 @@ fn stores_are_named_by_few() {
         .map(|(store, namers)| (store.as_str(), namers.iter().map(String::as_str).collect()))
         .collect();
     let expected: [(&str, Vec<&str>); 3] = [
-        ("memory", vec!["builder", "resilience"]),
+        (
+            "memory",
+            vec!["builder", "limiter", "resilience"],
+        ),
         ("remote", vec!["builder", "limiter"]),
         ("resilience", vec!["builder", "remote"]),
     ];
