@@ -333,7 +333,10 @@ impl RateLimitLayerBuilder {
             names,
             warnings: Arc::clone(&warnings),
         };
+        let gate = Admission::gate_of(&self.rules, &limiter);
+        let gate = gate.filter(|_| self.filter.is_empty());
         Admission {
+            gate,
             filter: self.filter,
             mode: self.mode,
             needs_lookups: self.rules.iter().any(Rule::needs_lookups),

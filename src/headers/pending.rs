@@ -13,7 +13,7 @@
 
 use std::sync::Arc;
 
-use http::Response;
+use http::response::Parts;
 
 use crate::decision::{Decision, Usage};
 
@@ -79,13 +79,13 @@ impl PendingHeaders {
 
     /// Adds the headers to a response. Headers that the inner service has set stay.
     #[inline]
-    pub fn write<B>(&mut self, response: &mut Response<B>) {
+    pub fn write(&mut self, parts: &mut Parts) {
         match self {
             Self::Default {
                 usage,
                 is_concurrency,
-            } => write_default(response, usage, *is_concurrency),
-            Self::Chosen(chosen) => chosen.writer.write(&mut chosen.values, response),
+            } => write_default(parts, usage, *is_concurrency),
+            Self::Chosen(chosen) => chosen.writer.write(&mut chosen.values, parts),
         }
     }
 }

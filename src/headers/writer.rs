@@ -6,7 +6,7 @@
 //! remaining, reset and `Retry-After` are left out. When this process counts alone, the headers have its own counts, because
 //! these limit the client. A request that no store decided about gets no rate limit headers.
 
-use http::{Extensions, HeaderMap, Response, header::RETRY_AFTER};
+use http::{Extensions, HeaderMap, header::RETRY_AFTER, response::Parts};
 use smallvec::SmallVec;
 
 use crate::{
@@ -98,25 +98,25 @@ impl HeaderWriter {
     }
 
     /// Adds the headers of a decision to a rejection.
-    pub fn write_rejection<B>(
+    pub fn write_rejection(
         &self,
         decision: &Decision,
         tier_terms: Option<&[PolicyTerms]>,
-        response: &mut Response<B>,
+        parts: &mut Parts,
     ) {
-        if !(self.is_default && self.write_default_denial(decision, response)) {
+        if !(self.is_default && self.write_default_denial(decision, parts)) {
             // A layer around this one may write headers too.
             let mut values = self.values(decision, tier_terms, true);
-            self.write(&mut values, response);
+            self.write(&mut values, parts);
         }
     }
 
     /// Adds the code of a rejection, with the policy that rejects the request, if the layer sends it.
     #[inline]
-    pub fn write_reason<'a, B>(
+    pub fn write_reason<'a>(
         &self,
         reason: impl FnOnce() -> (&'static str, Option<&'a PolicyName>),
-        response: &mut Response<B>,
+        parts: &mut Parts,
     ) {
         let Some(detail) = self.headers.reason else {
             return;
@@ -126,28 +126,28 @@ impl HeaderWriter {
             ReasonDetail::Code => None,
             ReasonDetail::CodeAndPolicy => policy,
         };
-        write_reason(response.headers_mut(), code, policy);
+        write_reason(&mut parts.headers, code, policy);
     }
 
     /// Writes the default headers of a denial unless the response has one of them. Returns whether it did.
-    fn write_default_denial<B>(&self, decision: &Decision, response: &mut Response<B>) -> bool {
+    fn write_default_denial(&self, decision: &Decision, parts: &mut Parts) -> bool {
         let denying = decision.narrowest().filter(|_| !decision.is_allowed());
         let Some(usage) = denying.and_then(|state| decision.header_usage(state)) else {
             return false;
         };
-        let headers = response.headers_mut();
+        let headers = &mut parts.headers;
         let is_new = insert_default(headers, &usage);
         if is_new {
             self.set_retry_after(headers, decision.retry_after().map(whole_seconds));
-            response.extensions_mut().insert(DefaultDenial);
+            parts.extensions.insert(DefaultDenial);
         }
         is_new
     }
 
     /// Adds headers to a response, and merges them with those that it has.
-    pub(super) fn write<B>(&self, values: &mut HeaderValues, response: &mut Response<B>) {
-        let mut written = take_written(response.extensions_mut());
-        let headers = response.headers_mut();
+    pub(super) fn write(&self, values: &mut HeaderValues, parts: &mut Parts) {
+        let mut written = take_written(&mut parts.extensions);
+        let headers = &mut parts.headers;
         let headroom = values.headroom();
         // All sets are claimed before one is written: of two families that share a name, the first writes it.
         let claim = |family| {
@@ -166,7 +166,7 @@ impl HeaderWriter {
                     written.record(names, headroom);
                 }
             }
-            written.put(response.extensions_mut());
+            written.put(&mut parts.extensions);
         }
     }
 
@@ -181,18 +181,18 @@ impl HeaderWriter {
 
 /// Adds the headers that a layer has by default.
 #[inline]
-pub(super) fn write_default<B>(response: &mut Response<B>, usage: &Usage, is_concurrency: bool) {
-    if !insert_default(response.headers_mut(), usage) {
-        write_default_beside(response, usage, is_concurrency);
+pub(super) fn write_default(parts: &mut Parts, usage: &Usage, is_concurrency: bool) {
+    if !insert_default(&mut parts.headers, usage) {
+        write_default_beside(parts, usage, is_concurrency);
     }
 }
 
 /// Adds the default headers to a response that has some of them.
 #[cold]
-fn write_default_beside<B>(response: &mut Response<B>, usage: &Usage, is_concurrency: bool) {
+fn write_default_beside(parts: &mut Parts, usage: &Usage, is_concurrency: bool) {
     let headroom = headroom(usage.remaining, is_concurrency);
-    let mut written = take_written(response.extensions_mut());
-    let headers = response.headers_mut();
+    let mut written = take_written(&mut parts.extensions);
+    let headers = &mut parts.headers;
     if written.claim(&DEFAULT_NAMES, headroom, headers) == SetClaim::Free {
         insert_default(headers, usage);
     }

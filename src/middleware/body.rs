@@ -19,7 +19,7 @@ use pin_project::pin_project;
 
 use crate::headers::PendingHeaders;
 
-use super::{held::HeldCharges, settle::PendingSettlement};
+use super::settle::PendingSettlement;
 
 /// The inner service's body, or the bytes of a rejection.
 ///
@@ -119,11 +119,15 @@ where
                 let Some(inner) = body.as_mut().as_pin_mut() else {
                     return Poll::Ready(None);
                 };
-                let held = settlement.as_mut().map(|settlement| &mut settlement.held);
-                let frame = ready!(HeldCharges::run(held, || inner.poll_frame(context)));
-                if let Some(settlement) = settlement {
-                    note(settlement, frame.as_ref());
-                }
+                let frame = match settlement {
+                    None => ready!(inner.poll_frame(context)),
+                    Some(settlement) => {
+                        let frame = settlement.held.run(|| inner.poll_frame(context));
+                        let frame = ready!(frame);
+                        note(settlement, frame.as_ref());
+                        frame
+                    }
+                };
                 if !matches!(frame, Some(Ok(_))) {
                     // Taken first, so that the request is settled even if the body's drop panics.
                     let settlement = settlement.take();
@@ -165,7 +169,7 @@ where
 }
 
 /// Returns the inner service's outcome, with headers and settlement added to a response.
-#[inline]
+#[inline(always)]
 pub(super) fn finish<B, E>(
     outcome: Result<Response<B>, E>,
     headers: Option<PendingHeaders>,
@@ -174,11 +178,20 @@ pub(super) fn finish<B, E>(
     if let Some(settlement) = &mut settlement {
         settlement.end(outcome.as_ref().ok());
     }
-    let mut response = outcome?;
-    if let Some(mut headers) = headers {
-        headers.write(&mut response);
+    match outcome {
+        // Taken apart at once: a response that is changed as a whole is moved once more.
+        Ok(response) => {
+            let (mut parts, body) = response.into_parts();
+            if let Some(mut headers) = headers {
+                headers.write(&mut parts);
+            }
+            Ok(Response::from_parts(
+                parts,
+                ResponseBody::inner(body, settlement),
+            ))
+        }
+        Err(error) => Err(error),
     }
-    Ok(response.map(|body| ResponseBody::inner(body, settlement)))
 }
 
 /// Notes a frame of the body.

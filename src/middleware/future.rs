@@ -33,7 +33,7 @@ pub trait Admit<R, T, E>: Sized {
     /// Lookups or a store's decision that take time.
     type Pending: fmt::Debug;
     /// Kept of an admitted request until it has ended.
-    type Admitted;
+    type Admitted: Default;
     /// The reason for a rejection.
     type Rejected;
 
@@ -124,11 +124,11 @@ where
     A: Admit<R, S::Response, S::Error>,
 {
     #[pin]
-    state: State<S, R, A>,
+    pub(super) state: State<S, R, A>,
 }
 
 #[pin_project(project = StateProjection)]
-enum State<S, R, A>
+pub(super) enum State<S, R, A>
 where
     S: Service<R>,
     A: Admit<R, S::Response, S::Error>,
@@ -146,14 +146,14 @@ where
     Running {
         #[pin]
         future: S::Future,
-        admitted: Option<A::Admitted>,
+        admitted: A::Admitted,
     },
     /// Has the outcome.
     Done(Option<Result<A::Response, S::Error>>),
 }
 
 /// A request without a decision, and the service that is ready for it.
-struct Deciding<S, R, A>
+pub(super) struct Deciding<S, R, A>
 where
     S: Service<R>,
     A: Admit<R, S::Response, S::Error>,
@@ -166,7 +166,7 @@ where
 }
 
 /// An admitted request, and the service that will be called for it.
-struct Queued<S, R, A>
+pub(super) struct Queued<S, R, A>
 where
     S: Service<R>,
     A: Admit<R, S::Response, S::Error>,
@@ -182,7 +182,7 @@ where
     A: Admit<R, S::Response, S::Error> + Clone,
 {
     /// Takes the first step; `service` is ready.
-    #[inline]
+    #[inline(never)]
     pub(crate) fn begin(service: &mut S, mut request: R, admission: &A) -> Self {
         match admission.begin(&mut request) {
             Ok(Step::Admitted(admitted)) => Self {
@@ -252,9 +252,12 @@ where
                 }
                 // ## Running => end
                 StateProjection::Running { future, admitted } => {
-                    let held = A::held(admitted.as_mut().expect(POLLED_ONCE));
-                    let outcome = ready!(HeldCharges::run(held, || future.poll(context)));
-                    let admitted = admitted.take().expect(POLLED_ONCE);
+                    let Some(held) = A::held(admitted) else {
+                        let outcome = ready!(future.poll(context));
+                        return Poll::Ready(A::end(mem::take(admitted), outcome));
+                    };
+                    let outcome = ready!(held.run(|| future.poll(context)));
+                    let admitted = mem::take(admitted);
                     // The inner future is dropped before the request is settled.
                     state.set(State::Done(None));
                     return Poll::Ready(A::end(admitted, outcome));
@@ -320,10 +323,7 @@ where
         if let Some(held) = A::held(&mut admitted) {
             held.set_running(false);
         }
-        Self::Running {
-            future,
-            admitted: Some(admitted),
-        }
+        Self::Running { future, admitted }
     }
 }
 

@@ -61,14 +61,10 @@ impl HeldCharges {
 
     /// Runs a part of the service, or of the body of its response.
     #[inline]
-    pub(crate) fn run<T>(mut held: Option<&mut Self>, work: impl FnOnce() -> T) -> T {
-        if let Some(held) = &mut held {
-            held.set_running(true);
-        }
+    pub(crate) fn run<T>(&mut self, work: impl FnOnce() -> T) -> T {
+        self.set_running(true);
         let done = work();
-        if let Some(held) = held {
-            held.set_running(false);
-        }
+        self.set_running(false);
         done
     }
 

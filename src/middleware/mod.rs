@@ -163,6 +163,7 @@ pub(crate) mod current_rules;
 mod extractors;
 mod first_decision;
 pub(crate) mod future;
+pub(crate) mod gate;
 pub(crate) mod held;
 mod info;
 pub(crate) mod layer;

@@ -9,7 +9,10 @@ use http::{Request, Response};
 use tower::Service;
 
 use super::{
-    admission::Admission, body::ResponseBody, current_rules::CurrentRules, future::LimitFuture,
+    admission::Admission,
+    body::ResponseBody,
+    current_rules::CurrentRules,
+    future::{LimitFuture, State},
 };
 
 /// A service whose requests are limited. Made by [`RateLimitLayer`](crate::RateLimitLayer).
@@ -42,7 +45,24 @@ where
     }
 
     #[inline]
-    fn call(&mut self, request: Request<A>) -> Self::Future {
-        LimitFuture::begin(&mut self.inner, request, &self.rules.load())
+    fn call(&mut self, mut request: Request<A>) -> Self::Future {
+        let rules = self.rules.load();
+        match rules.pass_gate(&mut request) {
+            // Here, and not in a function that gets the request: it would be copied once more.
+            Ok(admitted) => LimitFuture {
+                state: State::Running {
+                    future: self.inner.call(request),
+                    admitted,
+                },
+            },
+            Err(None) => LimitFuture::begin(&mut self.inner, request, &rules),
+            Err(Some(denial)) => {
+                // A clone was not polled ready: what the original has reserved is released.
+                self.inner = self.inner.clone();
+                LimitFuture {
+                    state: State::Done(Some(Ok(rules.deny(denial, request)))),
+                }
+            }
+        }
     }
 }

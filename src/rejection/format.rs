@@ -63,6 +63,8 @@ where
 
 impl Rejection {
     /// Returns the response that `format` makes, with the headers that all rejections have.
+    // Inlined into its one caller, which would move the response once more.
+    #[inline]
     pub(crate) fn respond(
         &self,
         format: &dyn MakeRejection,

@@ -42,6 +42,11 @@ impl RequestFilter {
         self.skip.push(Arc::new(matcher));
     }
 
+    /// Whether the layer limits all requests.
+    pub fn is_empty(&self) -> bool {
+        self.forbid.is_empty() && self.skip.is_empty()
+    }
+
     pub fn validate(&self) -> Result<(), Error> {
         let mut matchers = self.forbid.iter().chain(&self.skip);
         matchers.try_for_each(Matcher::validate)
@@ -54,7 +59,7 @@ impl RequestFilter {
     /// The rejection of a forbidden request.
     #[inline]
     pub fn limits(&self, head: &RequestHead<'_>, warnings: &WarningLog) -> Result<bool, Rejection> {
-        if self.forbid.is_empty() && self.skip.is_empty() {
+        if self.is_empty() {
             return Ok(true);
         }
         if self.first_matches.is_due() {
@@ -123,6 +128,11 @@ impl RuleMatchers {
 
     pub fn cost_by(&mut self, cost: impl Fn(&RequestHead<'_>) -> u64 + Send + Sync + 'static) {
         self.cost_by = Some(Arc::new(cost));
+    }
+
+    /// Whether all requests are counted, at the policy's own cost.
+    pub fn is_empty(&self) -> bool {
+        self.unless.is_empty() && !self.is_conditional() && !self.has_costs()
     }
 
     /// Returns whether requests must match something to be counted.

@@ -278,6 +278,32 @@ impl Rule {
             || self.cache.is_some()
     }
 
+    /// Whether the rule charges the cost of its policy, a bucket, for all requests, and keeps nothing until their end.
+    pub(crate) fn is_simple(&self) -> bool {
+        let policy = &self.policy;
+        let is_bucket = policy.counter().bucket().is_some() && policy.is_countable();
+        is_bucket
+            && !policy.notes_denied()
+            && policy.default_cost() > 0
+            && !self.needs_lookups()
+            && !self.keeps_charges()
+            && self.candidate.is_none()
+            && self.matchers.is_empty()
+    }
+
+    /// Returns the extractor of a simple rule that is enforced for all keys, and has checked its first requests.
+    #[inline]
+    pub(crate) fn settled_extractor(&self) -> Option<&dyn KeyExtractor> {
+        match &self.source {
+            Some(KeySource::Extractor(extractor))
+                if self.mode.get().is_enforced() && self.setup_check.is_done() =>
+            {
+                Some(&**extractor)
+            }
+            _ => None,
+        }
+    }
+
     /// # Errors
     ///
     /// The first setting that cannot work.
