@@ -27,8 +27,9 @@ use super::{
     super::connection::classify,
     calls::CallId,
     queue::JobResult,
-    scheduler::{Dispatch, Dispatcher, Scheduler, Submitted},
+    scheduler::Scheduler,
     simulation::{request, scheduler},
+    steps::{Dispatch, Dispatcher, Submitted},
 };
 
 /// How requests reach Redis.

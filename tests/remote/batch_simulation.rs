@@ -30,7 +30,8 @@ use super::{
     },
     calls::{CallHandle, CallId},
     queue::{JobResult, Waiter},
-    scheduler::{Dispatch, Dispatcher, Scheduler, Submitted},
+    scheduler::Scheduler,
+    steps::{Dispatch, Dispatcher, Submitted},
 };
 
 /// Returns a scheduler over lanes that look as if they were up. Its deadline is 60 ms.
@@ -226,11 +227,15 @@ impl World {
                 result,
                 dispatcher,
                 shed,
+                fills_call,
             } => {
                 self.waiting.push((self.now, result));
                 self.shed(shed);
                 self.settle();
                 self.start(dispatcher);
+                if fills_call && let Some(batch) = self.scheduler.full_batch(self.time()) {
+                    self.send(batch.call, batch.requests.len() as u64, None);
+                }
             }
         }
     }

@@ -40,8 +40,8 @@ use super::{
     },
     calls::{CallHandle, CallId},
     queue::JobResult,
-    scheduler::EndedCall,
     send::{CallFailure, send},
+    steps::EndedCall,
 };
 
 /// The result of a call.

@@ -45,15 +45,14 @@ use std::{
     time::Duration,
 };
 
-use tokio::sync::oneshot;
-
 use crate::{clock::Timestamp, store::ServerStats, task::Mutex};
 
 use super::{
     super::{connection::Lane, protocol::Request},
     calls::{CallHandle, CallId, Calls, NO_CONNECTION, Overdue},
-    queue::{Job, JobQueue, JobResult, Waiter},
+    queue::{Job, JobQueue, Waiter},
     shedding::Shedding,
+    steps::{Batch, Dispatch, Dispatcher, EndedCall, Submitted},
     window::{SendWindow, WindowSample},
 };
 
@@ -88,63 +87,6 @@ struct Traffic {
     /// The number of the next call or dispatcher.
     next_number: u64,
 }
-
-/// Identifies the task that takes batches from the queue. At most one is current.
-///
-/// The watchdog replaces one that does not run, so a task checks with each batch whether it still is the current one.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Dispatcher {
-    number: u64,
-    /// When it started, or last took a batch.
-    active_at: Timestamp,
-}
-
-/// The next step of a caller.
-pub(super) enum Submitted {
-    /// It makes the call in its own future.
-    SendNow(CallHandle, Box<Request>),
-    /// It waits.
-    Queued {
-        result: oneshot::Receiver<JobResult>,
-        /// It starts the task of this dispatcher.
-        dispatcher: Option<Dispatcher>,
-        /// The oldest caller, since too many wait.
-        shed: Option<Waiter>,
-    },
-}
-
-/// The next step of a dispatcher.
-pub(super) enum Dispatch {
-    /// It sends this batch, or has another task send it.
-    Send(Batch),
-    /// No lane has a connection: it connects, and tries again.
-    NotConnected,
-    /// It stops.
-    Nothing,
-}
-
-/// Requests to send in one call.
-pub(super) struct Batch {
-    pub call: CallHandle,
-    #[expect(clippy::vec_box, reason = "each was boxed when it was made")]
-    pub requests: Vec<Box<Request>>,
-    /// Whether the dispatcher stops after it.
-    pub is_last: bool,
-    /// A lane without a connection, if all others are busy.
-    pub lane_to_dial: Option<usize>,
-}
-
-/// The next steps after a call.
-pub(super) struct EndedCall {
-    /// The callers of its jobs. Empty if they have timed out, or if the call was in its caller's own future.
-    pub waiters: Vec<Waiter>,
-    /// The task of the call goes on as this dispatcher.
-    pub dispatcher: Option<Dispatcher>,
-    /// Whether its jobs still waited for the reply.
-    pub in_time: bool,
-}
-
-// === Scheduler ===
 
 impl Scheduler {
     /// Returns a scheduler for these lanes, at least one.
@@ -204,6 +146,7 @@ impl Scheduler {
             result,
             dispatcher: traffic.start_dispatcher(now),
             shed: shed.map(|job| job.waiter),
+            fills_call: traffic.queue.charges() >= MAX_CALL_CHARGES,
         }
     }
 
@@ -267,6 +210,25 @@ impl Scheduler {
             batch.lane_to_dial = lanes.position(|lane| lane.connection_id().is_none());
         }
         (Dispatch::Send(batch), shed)
+    }
+
+    /// Returns the jobs that wait if they fill a call, so that it is sent at once. The dispatcher goes on with those that follow.
+    ///
+    /// The batch is in flight from here on, as that of [`next_batch`](Self::next_batch).
+    pub(super) fn full_batch(&self, now: Timestamp) -> Option<Batch> {
+        let mut traffic = self.traffic.lock();
+        if traffic.queue.charges() < MAX_CALL_CHARGES || traffic.dispatcher.is_none() {
+            return None;
+        }
+        let (lane, connection_id) = self.least_busy_lane(&traffic)?;
+        let is_idle = traffic.calls.len() == 0;
+        traffic.window.note_connection(connection_id, now, is_idle);
+        let batch = traffic.take_batch((lane, connection_id), now)?;
+        self.update_shedding(&mut traffic, now);
+        Some(Batch {
+            is_last: false,
+            ..batch
+        })
     }
 
     /// Ends a dispatcher, and removes all jobs: nobody will send them.
@@ -567,7 +529,7 @@ impl Traffic {
 
 /// Charges in one call, unless one decision has more. 64 take Redis about 0.2 ms; more charges would take longer than
 /// they save.
-const MAX_CALL_CHARGES: usize = 64;
+pub(super) const MAX_CALL_CHARGES: usize = 64;
 /// Calls in flight from which on a call must have its share of the charges.
 const MAX_PART_CALLS: usize = 16;
 /// The least share of a call beyond [`MAX_PART_CALLS`].
@@ -579,6 +541,8 @@ const MAX_WAITING: usize = 16_384;
 
 #[cfg(test)]
 mod tests {
+    use tokio::sync::oneshot;
+
     use super::{
         super::{
             queue::JobResult,
@@ -606,6 +570,7 @@ mod tests {
                 result,
                 dispatcher,
                 shed,
+                ..
             } => QueuedRequest {
                 result,
                 dispatcher,
@@ -712,6 +677,46 @@ mod tests {
         let fourth = wait(&scheduler, 0);
         let (_, taken, _) = take(&scheduler, fourth.dispatcher.expect("a large call"), 0);
         assert_eq!(taken, 4);
+    }
+
+    // Regression: a call was sent behind all tasks that were ready, and the server stood still meanwhile.
+    #[test]
+    fn jobs_that_fill_a_call_are_sent_before_the_dispatcher_runs() {
+        let scheduler = scheduler(1);
+        let _alone = send_now(&scheduler, 0);
+        let first = wait(&scheduler, 0);
+        let dispatcher = first.dispatcher.expect("a dispatcher");
+        let mut waiting = vec![first.result];
+        while waiting.len() + 1 < MAX_CALL_CHARGES {
+            waiting.push(wait(&scheduler, 0).result);
+            assert!(scheduler.full_batch(at(0)).is_none(), "{}", waiting.len());
+        }
+        waiting.push(wait(&scheduler, 0).result);
+        let batch = scheduler.full_batch(at(0)).expect("a full call");
+        assert_eq!(batch.requests.len(), MAX_CALL_CHARGES);
+        assert!(scheduler.full_batch(at(0)).is_none());
+        waiting.push(wait(&scheduler, 0).result);
+        assert_eq!(
+            take(&scheduler, dispatcher, 0).1,
+            1,
+            "the dispatcher goes on"
+        );
+    }
+
+    #[test]
+    fn full_call_waits_for_room_in_the_window() {
+        let scheduler = slow_scheduler();
+        let _alone = send_now(&scheduler, 100);
+        let waiting: Vec<_> = (0..2 * MAX_CALL_CHARGES)
+            .map(|_| wait(&scheduler, 100).result)
+            .collect();
+        let mut sent = 0;
+        while let Some(batch) = scheduler.full_batch(at(100)) {
+            sent += batch.requests.len();
+        }
+        let traffic = scheduler.traffic.lock();
+        assert!(sent <= traffic.window.capacity(), "{sent}");
+        assert_eq!(traffic.queue.charges(), waiting.len() - sent);
     }
 
     #[test]

@@ -33,7 +33,7 @@ use super::{
     },
     calls::{Alarm, CallHandle},
     queue::JobResult,
-    scheduler::Submitted,
+    steps::Submitted,
     watchdog,
     worker::Worker,
 };
@@ -122,6 +122,7 @@ async fn submit_once(
             result,
             dispatcher,
             shed,
+            fills_call,
         } => {
             if let Some(shed) = shed {
                 shed.complete(Err(client.scheduler.shedding.error()));
@@ -129,6 +130,9 @@ async fn submit_once(
             if let Some(dispatcher) = dispatcher {
                 let runtime = client.callers.choose(runtime);
                 Worker::dispatch_on(&runtime, client, dispatcher);
+            }
+            if fills_call && let Some(batch) = client.scheduler.full_batch(tried_at) {
+                Worker::send_now(client, batch);
             }
             result.await.map_err(|_| classify::runtime_ended())
         }

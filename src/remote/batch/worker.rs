@@ -46,7 +46,11 @@
 //! The dispatcher and the dial run on the runtime of the first caller that needed them, and nobody may drive that runtime any
 //! more. The decisions that such a task leaves behind were not sent. So each caller asks again, on its own runtime.
 
-use std::{future::poll_fn, sync::Arc, task::Poll};
+use std::{
+    future::{Future, poll_fn},
+    sync::Arc,
+    task::{Context, Poll, Waker},
+};
 
 use tokio::runtime::Handle;
 
@@ -61,7 +65,7 @@ use super::{
     calls::{CallHandle, CallId},
     exchange::{BatchResult, exchange},
     queue::Waiter,
-    scheduler::{Batch, Dispatch, Dispatcher, EndedCall},
+    steps::{Batch, Dispatch, Dispatcher, EndedCall},
 };
 
 /// A task that dispatches batches and makes calls, or a future that makes one call.
@@ -110,6 +114,18 @@ impl Worker {
         let mut worker = Self::calling(Arc::clone(client), batch.call.id);
         worker.has_successor = false;
         home::spawn_lasting(Box::pin(worker.run(Some(batch))));
+    }
+
+    /// Sends a batch now, and waits for the reply in a task of the current runtime.
+    pub fn send_now(client: &Arc<Client>, batch: Batch) {
+        let mut worker = Self::calling(Arc::clone(client), batch.call.id);
+        worker.has_successor = false;
+        let mut calling = Box::pin(worker.run(Some(batch)));
+        // The task polls it again, with its own waker.
+        let mut context = Context::from_waker(Waker::noop());
+        if calling.as_mut().poll(&mut context).is_pending() {
+            home::spawn_lasting(calling);
+        }
     }
 
     /// Sends the batch, then dispatches and sends in turn until nothing is left for this worker.

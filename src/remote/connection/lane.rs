@@ -399,6 +399,7 @@ impl LaneState {
                 runtime,
                 ..
             } => Some(LaneConnection {
+                writes_at_once: false,
                 connection: connection.handle(),
                 runtime: runtime.clone(),
                 connection_id: *connection_id,
@@ -437,6 +438,9 @@ pub(in crate::remote) struct LaneConnection {
     /// As in [`LinkState::Up`].
     runtime: Option<Arc<RuntimeGuard>>,
     pub connection_id: u64,
+    /// Whether commands are written before the connection's task has its turn. It pays for large ones only: others are better
+    /// written together.
+    pub writes_at_once: bool,
     /// Whether this call is the first decision on the connection.
     pub is_first_use: bool,
     /// The run of the server, if it is known.
@@ -460,8 +464,9 @@ impl LaneConnection {
     ///
     /// Those of the connection, and error replies.
     pub async fn send(&mut self, command: &Cmd) -> Result<Value, SendError> {
+        let driven = self.writes_at_once.then(|| self.connection.clone());
         let sending = self.connection.multiplexed.send_packed_command(command);
-        let reply = track(sending, self.runtime.as_ref()).await?;
+        let reply = track(sending, driven.as_ref(), self.runtime.as_ref()).await?;
         reply.extract_error().map_err(SendError::after_sending)
     }
 
@@ -475,7 +480,7 @@ impl LaneConnection {
             .connection
             .multiplexed
             .send_packed_commands(commands, 0, commands.len());
-        track(sending, self.runtime.as_ref()).await
+        track(sending, None, self.runtime.as_ref()).await
     }
 
     /// Returns whether the connection is of a pool and its runtime has ended, so that no reply will come.
@@ -506,6 +511,7 @@ impl SendError {
 /// Those of the connection. A connection whose runtime has ended is not used.
 async fn track<T>(
     sending: impl Future<Output = RedisResult<T>>,
+    driven: Option<&ConnectionHandle>,
     runtime: Option<&Arc<RuntimeGuard>>,
 ) -> Result<T, SendError> {
     if has_lost(runtime) {
@@ -519,7 +525,13 @@ async fn track<T>(
     let mut was_ready_at_first_poll = true;
     let reply = poll_fn(|context| {
         let polled = sending.as_mut().poll(context);
-        was_ready_at_first_poll &= polled.is_ready();
+        if was_ready_at_first_poll && polled.is_pending() {
+            // The commands are with the connection.
+            was_ready_at_first_poll = false;
+            if let Some(connection) = driven {
+                connection.drive();
+            }
+        }
         polled
     })
     .await;

@@ -6,6 +6,7 @@ mod credentials;
 mod dial;
 mod dial_backoff;
 mod direct;
+mod driver;
 mod endpoint;
 mod handshake;
 mod lane;

@@ -1,6 +1,9 @@
 //! A connection, its handles, and the tasks that end with it.
 
-use std::{future::Future, sync::Arc};
+use std::{
+    future::{Future, poll_fn},
+    sync::Arc,
+};
 
 use crate::{
     error::Error,
@@ -10,6 +13,7 @@ use redis::{AsyncConnectionConfig, RedisConnectionInfo, aio::MultiplexedConnecti
 
 use super::{
     classify,
+    driver::Driver,
     server_run::{ServerRun, info_server},
     stream::BoxedStream,
     write_first::WriteFirst,
@@ -29,12 +33,24 @@ pub(super) struct Connection {
 pub(super) struct ConnectionHandle {
     pub multiplexed: MultiplexedConnection,
     /// `None` for a connection of a pool, which has its own.
-    _tasks: Option<Arc<Tasks>>,
+    tasks: Option<Arc<Tasks>>,
+}
+
+impl ConnectionHandle {
+    /// Writes what was sent, without waiting for the connection's task.
+    pub fn drive(&self) {
+        if let Some(tasks) = &self.tasks {
+            tasks.driver.drive();
+        }
+    }
 }
 
 /// The tasks of a connection, which outlive the runtime that dialled it: others share the connection. The one that reads
 /// replies would otherwise wait for those that never come.
-pub(super) struct Tasks(Vec<LastingTask>);
+pub(super) struct Tasks {
+    tasks: Vec<LastingTask>,
+    driver: Arc<Driver>,
+}
 
 /// Starts to use a stream. Nothing is sent yet.
 ///
@@ -63,7 +79,7 @@ impl Connection {
         Self {
             handle: ConnectionHandle {
                 multiplexed,
-                _tasks: Some(Arc::new(tasks)),
+                tasks: Some(Arc::new(tasks)),
             },
             pooled: None,
             run,
@@ -75,7 +91,7 @@ impl Connection {
         Self {
             handle: ConnectionHandle {
                 multiplexed: MultiplexedConnection::clone(&pooled),
-                _tasks: None,
+                tasks: None,
             },
             pooled: Some(pooled),
             run: None,
@@ -115,20 +131,24 @@ impl Connection {
 impl Tasks {
     /// Starts the task that drives a connection.
     pub fn of(driver: impl Future<Output = ()> + Send + 'static) -> Self {
-        let mut tasks = Self(Vec::new());
-        tasks.add(driver);
+        let driver = Arc::new(Driver::new(driver));
+        let mut tasks = Self {
+            tasks: Vec::new(),
+            driver: Arc::clone(&driver),
+        };
+        tasks.add(poll_fn(move |context| driver.poll(context)));
         tasks
     }
 
     /// Starts another task that ends with the connection.
     pub fn add(&mut self, task: impl Future<Output = ()> + Send + 'static) {
-        self.0.push(home::spawn_lasting(Box::pin(task)));
+        self.tasks.push(home::spawn_lasting(Box::pin(task)));
     }
 }
 
 impl Drop for Tasks {
     fn drop(&mut self) {
-        for task in &self.0 {
+        for task in &self.tasks {
             task.cancel();
         }
     }
