@@ -144,6 +144,64 @@ mod tests {
         assert_eq!(seen.len(), keys);
     }
 
+    fn bits(fingerprint: Fingerprint) -> u128 {
+        u128::from(fingerprint.high()) << 64 | u128::from(fingerprint.low())
+    }
+
+    #[test]
+    fn one_changed_character_changes_each_bit_of_every_second_hash() {
+        const KEYS: u32 = 20_000;
+        let policy = Policy::new("one", Quota::per_second(1));
+        for (one, other) in [("a", "b"), ("a", "c"), ("a", "A"), ("0", "1")] {
+            let mut changed = [0_u32; 96];
+            for number in 0..KEYS {
+                let [before, after] = [one, other].map(|character| {
+                    let key = Key::new(format!("{character}-{number}"));
+                    bits(Fingerprint::of(&policy, &key))
+                });
+                for (bit, changed) in changed.iter_mut().enumerate() {
+                    *changed += u32::from((before ^ after) >> bit & 1 == 1);
+                }
+            }
+            // 10,000 each, with a standard deviation of 71.
+            let (least, most) = (changed.iter().min(), changed.iter().max());
+            let is_even = least > Some(&9_500) && most < Some(&10_500);
+            assert!(is_even, "{one} and {other}: {changed:?}");
+        }
+    }
+
+    #[test]
+    fn pairs_of_keys_agree_in_some_bits_as_often_as_by_chance() {
+        /// Ten million pairs.
+        const KEYS: usize = 4_473;
+        const BITS: u32 = 18;
+        let policy = Policy::new("one", Quota::per_second(1));
+        let families: [fn(usize) -> String; 4] = [
+            |number| number.to_string(),
+            |number| format!("192.0.{}.{}", number / 256, number % 256),
+            |number| format!("2001:db8:{number:x}::"),
+            // They differ in a bit or two.
+            |number| {
+                let case = |bit: usize| if number >> bit & 1 == 1 { 'A' } else { 'a' };
+                (0..13).map(case).collect()
+            },
+        ];
+        for family in families {
+            let hashes: Vec<u128> = (0..KEYS)
+                .map(|number| bits(Fingerprint::of(&policy, &Key::new(family(number)))))
+                .collect();
+            for shift in [0, 30, 46, 64, 78] {
+                let part = |hash: &u128| hash >> shift & ((1 << BITS) - 1);
+                let mut parts: Vec<u128> = hashes.iter().map(part).collect();
+                parts.sort_unstable();
+                let same = parts.chunk_by(|one, other| one == other);
+                let pairs: usize = same.map(|same| same.len() * (same.len() - 1) / 2).sum();
+                // 38, with a standard deviation of 6: outside of this once in 10^11 tests.
+                assert!((4..90).contains(&pairs), "{} {shift}: {pairs}", family(1));
+            }
+        }
+    }
+
     #[test]
     fn numbered_keys_are_spread_evenly_over_shards_and_slots() {
         const PLACES: usize = 64;
