@@ -54,6 +54,25 @@ fn memory(criterion: &mut Criterion) {
         bencher.iter(|| plenty.decide(black_box("user:000042")));
     });
 
+    // A unit comes back in a whole number of microseconds at 25 a second, and in a fraction at 30.
+    for (name, quota) in [("25", Quota::per_second(25)), ("30", Quota::per_second(30))] {
+        let limit = Limit::new(quota.burst(1_000_000_000));
+        group.bench_function(format!("hot key, allowed, {name} a second"), |bencher| {
+            bencher.iter(|| limit.decide(black_box("user:000042")));
+        });
+    }
+
+    group.bench_function("hot key, allowed, yes or no", |bencher| {
+        let limit = Limit::new(PLENTY);
+        bencher.iter(|| {
+            at_once(
+                limit
+                    .limiter
+                    .admits(&limit.policy, black_box("user:000042")),
+            )
+        });
+    });
+
     let exhausted = Limit::new(Quota::per_day(1));
     exhausted.decide("user:000042");
     group.bench_function("hot key, denied", |bencher| {
@@ -296,7 +315,7 @@ impl Limit {
 }
 
 #[inline]
-fn at_once(mut answer: StoreFuture<Decision>) -> Decision {
+fn at_once<T>(mut answer: StoreFuture<T>) -> T {
     answer
         .take_ready()
         .expect("memory answers at once")

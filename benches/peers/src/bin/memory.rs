@@ -128,6 +128,23 @@ impl Limiter for Tollgate {
     }
 }
 
+/// As [`Tollgate`], for callers who need no more than yes or no.
+struct TollgateAdmits(Tollgate);
+
+impl Limiter for TollgateAdmits {
+    fn new(rate: Rate, keys: usize) -> Self {
+        Self(Tollgate::new(rate, keys))
+    }
+
+    #[inline]
+    fn is_allowed(&self, name: &String) -> bool {
+        let admitted = self.0.limiter.admits(&self.0.policy, name).take_ready();
+        admitted
+            .expect("memory decides at once")
+            .expect("memory always decides")
+    }
+}
+
 struct Governor<S: KeyedStateStore<String>> {
     limiter: governor::RateLimiter<String, S, DefaultClock, NoOpMiddleware>,
 }
@@ -273,6 +290,7 @@ const fn named<L: Limiter>(name: &'static str) -> NamedLimiter {
 
 const LIMITERS: &[NamedLimiter] = &[
     named::<Tollgate>("tollgate"),
+    named::<TollgateAdmits>("tollgate, admits"),
     named::<Governor<DashMapStateStore<String>>>(BASELINE),
     named::<Governor<HashMapStateStore<String>>>("governor HashMap"),
     named::<TowerRateLimiter>("tower-rate-limiter, fixed window"),
