@@ -25,7 +25,8 @@ use super::{
 pub trait KeyExtractor: Send + Sync + 'static {
     /// Returns the key, or whether it is absent or ambiguous.
     ///
-    /// The rule chooses how to handle an absent key; an ambiguous one is always rejected. See [`Extracted`].
+    /// The rule chooses how to handle an absent key; an ambiguous one is always rejected. See [`Extracted`]. It may be called more
+    /// than once for a request.
     fn extract(&self, head: &RequestHead<'_>) -> Extracted<Key>;
 
     /// Returns the key to use if [`extract`](Self::extract) finds none and the rule has no

@@ -246,7 +246,7 @@ impl MemoryStore {
         if let Some(buckets) = buckets_of(charges, &keys)
             && let Some(verdicts) = shards.decide_buckets(&buckets, |key| self.index_of(key), now)
         {
-            return StoreFuture::ready(Ok(self.decision_of(&buckets, &verdicts)));
+            return StoreFuture::ready(Ok(self.decision_of(&buckets, &verdicts, 0)));
         }
         let mut prechecks: SmallVec<[Precheck<'_>; 4]> = SmallVec::new();
         for (charge, key) in charges.iter().zip(&keys) {
@@ -297,16 +297,17 @@ impl MemoryStore {
         shards.decide_buckets(charges, |key| self.index_of(key), now)
     }
 
-    /// Returns the decision on charges of buckets, by the verdicts.
+    /// Returns the decision on charges of buckets, by the verdicts. `refunded` are the refunds of the only key before.
     #[inline]
     pub(crate) fn decision_of(
         &self,
         charges: &[BucketCharge<'_>],
         verdicts: &[Verdict],
+        refunded: u64,
     ) -> Decision {
         let decision = match (charges, verdicts) {
             ([charge], [verdict]) => {
-                let state = verdict.state(charge, false);
+                let state = verdict.state(charge, false).with_refunded_before(refunded);
                 Decision::of_one(CountedBy::InProcess, verdict.now(), state)
             }
             _ => {
@@ -460,6 +461,9 @@ fn buckets_of<'a>(
     charges: &[Charge<'a>],
     keys: &[KeyRef],
 ) -> Option<SmallVec<[BucketCharge<'a>; 4]>> {
+    if charges.len() > BucketCharge::MAX {
+        return None;
+    }
     let mut buckets = SmallVec::new();
     for (charge, key) in charges.iter().zip(keys) {
         if charge.is_shadow() {

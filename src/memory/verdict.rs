@@ -59,8 +59,9 @@ impl<'a> BucketCharge<'a> {
     #[inline(always)]
     pub fn of_text(policy: &'a Policy, key: &KeyText<'_>) -> Option<Self> {
         let bucket = policy.counter().bucket()?;
-        let needs_more = policy.notes_denied() || bucket.is_queue() || !policy.is_countable();
-        if needs_more {
+        // A peek, which costs nothing, is not counted among the decisions.
+        let is_peek = policy.default_cost() == 0;
+        if is_peek || policy.notes_denied() || bucket.is_queue() || !policy.is_countable() {
             return None;
         }
         let fingerprint = match key.as_key() {

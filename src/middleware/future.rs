@@ -117,6 +117,8 @@ impl<P, A> Step<P, A> {
 ///   free again if no later request has one.
 ///
 /// In each case the inner service was not called, and what it had reserved is released.
+///
+/// The inner future is dropped with this one; if charges are settled, as soon as it has completed.
 #[pin_project]
 pub struct LimitFuture<S, R, A>
 where

@@ -54,8 +54,9 @@ impl Admission {
         match &*self.rules {
             [rule] => {
                 let charge = charge(rule, &RequestHead::from(&*request)).ok_or(None)?;
-                let verdict = store.verdict(&charge, &mut 0);
-                self.conclude_verdicts(store, (&[charge], &[verdict]), request)
+                let mut refunded = 0;
+                let verdict = store.verdict(&charge, &mut refunded);
+                self.conclude_verdicts(store, (&[charge], &[verdict], refunded), request)
             }
             rules => self.pass_several(store, rules, request),
         }
@@ -87,25 +88,25 @@ impl Admission {
             charges.push(charge(rule, &head).ok_or(None)?);
         }
         let verdicts = store.verdicts(&charges).ok_or(None)?;
-        self.conclude_verdicts(store, (&charges, &verdicts), request)
+        self.conclude_verdicts(store, (&charges, &verdicts, 0), request)
     }
 
-    /// Takes the step after the verdicts on all charges.
+    /// Takes the step after the verdicts on all charges. `refunded` are the refunds of the only key before.
     #[inline]
     fn conclude_verdicts<A>(
         &self,
         store: &MemoryStore,
-        (charges, verdicts): (&[BucketCharge<'_>], &[Verdict]),
+        (charges, verdicts, refunded): (&[BucketCharge<'_>], &[Verdict], u64),
         request: &mut Request<A>,
     ) -> Result<Admitted, Option<Decision>> {
         self.limiter.count(charges, verdicts);
         if !verdicts.iter().all(Verdict::fits) {
-            return Err(Some(store.decision_of(charges, verdicts)));
+            return Err(Some(store.decision_of(charges, verdicts, refunded)));
         }
         if !self.exposes_decision && !self.headers.writes_on_success() {
             return Ok(Admitted::default());
         }
-        let decision = store.decision_of(charges, verdicts);
+        let decision = store.decision_of(charges, verdicts, refunded);
         Ok(self.admitted(decision, (None, None), request.extensions_mut()))
     }
 }
@@ -137,7 +138,7 @@ mod tests {
         algorithm::{Algorithm, QueueLimits},
         block::{Block, BlockTarget},
         builder::RateLimitLayerBuilder,
-        charge::Charge,
+        charge::{Charge, Receipt},
         decision::PolicyState,
         extract::{Global, PeerIp},
         policy::Penalty,
@@ -266,6 +267,24 @@ mod tests {
             .expect("ready")
             .expect("unblocked");
         assert_eq!(passes(&layer), Some(true));
+    }
+
+    // Regression: the mark was 0, so a later refund of this request returned too little.
+    #[test]
+    fn decision_at_the_gate_has_the_refunds_before_it() {
+        let policy = Policy::new("peer", Quota::per_day(5_000));
+        let layer = layer_of(policy.clone().key(PeerIp));
+        let charges = [policy.charge(Key::from(PEER)).cost(5)];
+        let check = || layer.limiter().check(&charges).now_or_never();
+        let [first, _] = [(); 2].map(|()| check().expect("ready").expect("a decision"));
+        let receipt = Receipt::of(&charges, &first).expect("it was charged");
+        let settled = layer.limiter().settle(receipt.actual_cost(|_, _| 0));
+        settled.now_or_never().expect("ready").expect("settled");
+        let mut request = request();
+        assert!(layer.rules.load().pass_gate(&mut request).is_ok());
+        let decision = request.extensions().get::<Decision>();
+        let state = decision.and_then(|decision| decision.state("peer"));
+        assert!(state.is_some_and(|state| state.refunded_before() > 0));
     }
 
     #[test]

@@ -9,8 +9,9 @@
 //!                        shed, or handed back       timed out
 //! ```
 //!
-//! At most one task, the [`Dispatcher`], takes batches from the queue. It stops when nothing waits or nothing may be
-//! sent; the next request or the next reply starts another one. A call may be sent
+//! At most one task, the [`Dispatcher`], takes batches from the queue, and callers whose requests fill a call take it. The
+//! dispatcher stops when nothing waits or nothing may be sent; the next request or the next reply starts another one. A call may
+//! be sent
 //!
 //! 1. while the charges in flight are fewer than the capacity of the [`SendWindow`],
 //! 2. unless the network is being measured, or is about to be (a *probe*),
@@ -146,7 +147,7 @@ impl Scheduler {
             result,
             dispatcher: traffic.start_dispatcher(now),
             shed: shed.map(|job| job.waiter),
-            fills_call: traffic.queue.charges() >= MAX_CALL_CHARGES,
+            fills_call: traffic.queue.charges() >= MAX_CALL_CHARGES && traffic.may_send(now),
         }
     }
 
@@ -185,31 +186,24 @@ impl Scheduler {
         if !traffic.is_current(dispatcher) {
             return (Dispatch::Nothing, Vec::new());
         }
+        traffic.note_dispatch(dispatcher, now);
         if traffic.queue.is_empty() {
             traffic.dispatcher = None;
             return (Dispatch::Nothing, Vec::new());
         }
-        traffic.note_dispatch(dispatcher, now);
-        let Some((lane, connection_id)) = self.least_busy_lane(&traffic) else {
+        let Some(lane) = self.least_busy_lane(&traffic) else {
             return (Dispatch::NotConnected, Vec::new());
         };
         let is_idle = traffic.calls.len() == 0;
-        traffic.window.note_connection(connection_id, now, is_idle);
+        traffic.window.note_connection(lane.1, now, is_idle);
         let shed = traffic.shed_late_jobs(now);
-        let is_busy = traffic.calls.on_lane(lane) > 0;
-        let batch = traffic.take_batch((lane, connection_id), now);
+        let batch = self.take_batch(&mut traffic, lane, now);
         self.update_shedding(&mut traffic, now);
         if batch.as_ref().is_none_or(|batch| batch.is_last) {
             traffic.dispatcher = None;
         }
-        let Some(mut batch) = batch else {
-            return (Dispatch::Nothing, shed);
-        };
-        if is_busy {
-            let mut lanes = self.lanes.iter();
-            batch.lane_to_dial = lanes.position(|lane| lane.connection_id().is_none());
-        }
-        (Dispatch::Send(batch), shed)
+        let next = batch.map_or(Dispatch::Nothing, Dispatch::Send);
+        (next, shed)
     }
 
     /// Returns the jobs that wait if they fill a call, so that it is sent at once. The dispatcher goes on with those that follow.
@@ -217,18 +211,34 @@ impl Scheduler {
     /// The batch is in flight from here on, as that of [`next_batch`](Self::next_batch).
     pub(super) fn full_batch(&self, now: Timestamp) -> Option<Batch> {
         let mut traffic = self.traffic.lock();
-        if traffic.queue.charges() < MAX_CALL_CHARGES || traffic.dispatcher.is_none() {
+        // Late jobs are for the dispatcher, which sheds the oldest of them.
+        let is_full = traffic.queue.charges() >= MAX_CALL_CHARGES;
+        if !is_full || traffic.dispatcher.is_none() || traffic.is_late(now) {
             return None;
         }
-        let (lane, connection_id) = self.least_busy_lane(&traffic)?;
-        let is_idle = traffic.calls.len() == 0;
-        traffic.window.note_connection(connection_id, now, is_idle);
-        let batch = traffic.take_batch((lane, connection_id), now)?;
+        let lane = self.least_busy_lane(&traffic)?;
+        let batch = self.take_batch(&mut traffic, lane, now)?;
         self.update_shedding(&mut traffic, now);
         Some(Batch {
             is_last: false,
             ..batch
         })
+    }
+
+    /// Takes a batch for a lane, and finds another lane to dial if that one is busy.
+    fn take_batch(
+        &self,
+        traffic: &mut Traffic,
+        lane: (usize, u64),
+        now: Timestamp,
+    ) -> Option<Batch> {
+        let is_busy = traffic.calls.on_lane(lane.0) > 0;
+        let mut batch = traffic.take_batch(lane, now)?;
+        if is_busy {
+            let mut lanes = self.lanes.iter();
+            batch.lane_to_dial = lanes.position(|lane| lane.connection_id().is_none());
+        }
+        Some(batch)
     }
 
     /// Ends a dispatcher, and removes all jobs: nobody will send them.
@@ -701,6 +711,17 @@ mod tests {
             1,
             "the dispatcher goes on"
         );
+    }
+
+    // Regression: a full call of late jobs timed out as a whole.
+    #[test]
+    fn late_jobs_are_left_to_the_dispatcher() {
+        let scheduler = scheduler(1);
+        let _alone = send_now(&scheduler, 0);
+        let waiting = [(); MAX_CALL_CHARGES].map(|()| wait(&scheduler, 0).result);
+        assert!(scheduler.full_batch(at(40)).is_none());
+        let batch = scheduler.full_batch(at(1)).expect("they are in time");
+        assert_eq!(batch.requests.len(), waiting.len());
     }
 
     #[test]

@@ -127,12 +127,14 @@ async fn submit_once(
             if let Some(shed) = shed {
                 shed.complete(Err(client.scheduler.shedding.error()));
             }
-            if let Some(dispatcher) = dispatcher {
+            if dispatcher.is_some() || fills_call {
                 let runtime = client.callers.choose(runtime);
-                Worker::dispatch_on(&runtime, client, dispatcher);
-            }
-            if fills_call && let Some(batch) = client.scheduler.full_batch(tried_at) {
-                Worker::send_now(client, batch);
+                if let Some(dispatcher) = dispatcher {
+                    Worker::dispatch_on(&runtime, client, dispatcher);
+                }
+                if fills_call && let Some(batch) = client.scheduler.full_batch(tried_at) {
+                    Worker::send_now_on(&runtime, client, batch);
+                }
             }
             result.await.map_err(|_| classify::runtime_ended())
         }

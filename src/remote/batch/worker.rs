@@ -116,15 +116,16 @@ impl Worker {
         home::spawn_lasting(Box::pin(worker.run(Some(batch))));
     }
 
-    /// Sends a batch now, and waits for the reply in a task of the current runtime.
-    pub fn send_now(client: &Arc<Client>, batch: Batch) {
+    /// Sends a batch now, and waits for the reply in a task of this runtime.
+    pub fn send_now_on(runtime: &Handle, client: &Arc<Client>, batch: Batch) {
+        dial(client, &batch);
         let mut worker = Self::calling(Arc::clone(client), batch.call.id);
         worker.has_successor = false;
         let mut calling = Box::pin(worker.run(Some(batch)));
         // The task polls it again, with its own waker.
         let mut context = Context::from_waker(Waker::noop());
         if calling.as_mut().poll(&mut context).is_pending() {
-            home::spawn_lasting(calling);
+            home::spawn_lasting_on(runtime, calling);
         }
     }
 
@@ -153,9 +154,7 @@ impl Worker {
             }
             match next {
                 Dispatch::Send(batch) => {
-                    if let Some(lane) = batch.lane_to_dial {
-                        self.client.scheduler.lanes()[lane].start_dial();
-                    }
+                    dial(&self.client, &batch);
                     if batch.is_last {
                         self.dispatcher = None;
                         return Some(batch);
@@ -241,6 +240,13 @@ impl Drop for Worker {
         for job in self.client.scheduler.give_up(dispatcher) {
             job.waiter.hand_back(job.request);
         }
+    }
+}
+
+/// Dials the lane that a batch should have found up.
+fn dial(client: &Client, batch: &Batch) {
+    if let Some(lane) = batch.lane_to_dial {
+        client.scheduler.lanes()[lane].start_dial();
     }
 }
 

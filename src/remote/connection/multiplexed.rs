@@ -1,9 +1,6 @@
 //! A connection, its handles, and the tasks that end with it.
 
-use std::{
-    future::{Future, poll_fn},
-    sync::Arc,
-};
+use std::{future::Future, sync::Arc};
 
 use crate::{
     error::Error,
@@ -13,7 +10,7 @@ use redis::{AsyncConnectionConfig, RedisConnectionInfo, aio::MultiplexedConnecti
 
 use super::{
     classify,
-    driver::Driver,
+    driver::{Driver, DriverTask},
     server_run::{ServerRun, info_server},
     stream::BoxedStream,
     write_first::WriteFirst,
@@ -131,12 +128,12 @@ impl Connection {
 impl Tasks {
     /// Starts the task that drives a connection.
     pub fn of(driver: impl Future<Output = ()> + Send + 'static) -> Self {
-        let driver = Arc::new(Driver::new(driver));
+        let driver = Driver::new(driver);
         let mut tasks = Self {
             tasks: Vec::new(),
             driver: Arc::clone(&driver),
         };
-        tasks.add(poll_fn(move |context| driver.poll(context)));
+        tasks.add(DriverTask(driver));
         tasks
     }
 

@@ -153,3 +153,20 @@ async fn penalties_counted_denials_blocks_and_hooks_apply() {
     assert!(!admits.expect("decided"));
     assert_eq!(seen.load(Ordering::Relaxed), 2);
 }
+
+// Regression: a peek was counted among the decisions, unless somebody watched.
+#[cfg(feature = "metrics")]
+#[test]
+fn peeks_are_left_out_of_the_metrics_and_charges_are_not() {
+    let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
+    let counted = |cost| {
+        let policy = Policy::new(format!("costs-{cost}"), Quota::per_day(10)).cost(cost);
+        let limiter = limiter_of(&policy);
+        metrics::with_local_recorder(&recorder, || assert!(admits(&limiter, &policy, "ada")));
+        let text = recorder.handle().render();
+        text.contains(&format!(
+            "tollgate_decisions_total{{policy=\"costs-{cost}\""
+        ))
+    };
+    assert_eq!([counted(0), counted(1)], [false, true]);
+}
