@@ -55,6 +55,8 @@ pub(super) struct CallId {
 pub(super) struct CallHandle {
     pub id: CallId,
     pub alarm: Arc<Alarm>,
+    /// Whether it is written before the connection's task has its turn.
+    pub is_urgent: bool,
     /// How long its oldest job waited to be sent.
     #[cfg(feature = "metrics")]
     pub waited: Duration,
@@ -163,6 +165,7 @@ impl Calls {
         let call = CallHandle {
             id,
             alarm,
+            is_urgent: false,
             #[cfg(feature = "metrics")]
             waited: self.deadline.saturating_sub(due.since(now)),
         };

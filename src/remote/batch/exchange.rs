@@ -99,6 +99,7 @@ pub(super) async fn exchange(
     let Some(mut connection) = lane.connection(call.id.connection_id) else {
         return (BatchResult::NotSent, end(false));
     };
+    connection.writes_at_once = call.is_urgent;
     let called_at = now();
     let replied = {
         let sending = pin!(send(client, &mut connection, call.id, requests));

@@ -216,8 +216,13 @@ impl Scheduler {
         if !is_full || traffic.dispatcher.is_none() || traffic.is_late(now) {
             return None;
         }
+        // A server that has two full calls to do is not idle soon, and the others are better written together.
+        if traffic.calls.charges() >= 2 * MAX_CALL_CHARGES {
+            return None;
+        }
         let lane = self.least_busy_lane(&traffic)?;
-        let batch = self.take_batch(&mut traffic, lane, now)?;
+        let mut batch = self.take_batch(&mut traffic, lane, now)?;
+        batch.call.is_urgent = true;
         self.update_shedding(&mut traffic, now);
         Some(Batch {
             is_last: false,
@@ -539,7 +544,7 @@ impl Traffic {
 
 /// Charges in one call, unless one decision has more. 64 take Redis about 0.2 ms; more charges would take longer than
 /// they save.
-pub(super) const MAX_CALL_CHARGES: usize = 64;
+const MAX_CALL_CHARGES: usize = 64;
 /// Calls in flight from which on a call must have its share of the charges.
 const MAX_PART_CALLS: usize = 16;
 /// The least share of a call beyond [`MAX_PART_CALLS`].

@@ -48,7 +48,6 @@ use super::{
         protocol::{Request, RequestResult, Script, reply},
     },
     calls::CallId,
-    scheduler::MAX_CALL_CHARGES,
 };
 
 /// The failure of all requests of a call.
@@ -91,8 +90,6 @@ pub(super) async fn send(
         // Boxed: it would make the future of every decision larger.
         return Box::pin(send_by_slot(client, connection, requests, now)).await;
     }
-    let charges: usize = requests.iter().map(|request| request.charges()).sum();
-    connection.writes_at_once = charges > MAX_CALL_CHARGES / 2;
     let command = |start| Request::command(requests.iter().map(Box::as_ref), start, now);
     let reply = match connection.send(&command(Script::by_hash)).await {
         // The server restarted or flushed its scripts. It did nothing, so a second try is safe.

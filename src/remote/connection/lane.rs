@@ -438,8 +438,7 @@ pub(in crate::remote) struct LaneConnection {
     /// As in [`LinkState::Up`].
     runtime: Option<Arc<RuntimeGuard>>,
     pub connection_id: u64,
-    /// Whether commands are written before the connection's task has its turn. It pays for large ones only: others are better
-    /// written together.
+    /// Whether commands are written before the connection's task has its turn.
     pub writes_at_once: bool,
     /// Whether this call is the first decision on the connection.
     pub is_first_use: bool,
