@@ -1,4 +1,4 @@
-//! What the fallback of a shared store takes over from its decisions.
+//! Usage and bans that the fallback of a shared store takes over from its decisions.
 
 use crate::{charge::Charge, clock::Timestamp, decision::Usage};
 

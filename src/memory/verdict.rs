@@ -96,7 +96,7 @@ impl<'a> BucketCharge<'a> {
     }
 }
 
-/// What the store decided on a charge of a bucket: two words, which stay in registers.
+/// The store's answer to a charge of a bucket: two words, which stay in registers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Verdict {
     /// The TAT of the key under this bucket, after the charge if it was made, and in the lowest bit whether it fits.
