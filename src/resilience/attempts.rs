@@ -36,6 +36,7 @@ impl LocalCounts {
     pub fn begin_merge(&self, fingerprint: KeyHash, history: &ServerHistory) -> Option<Box<Merge>> {
         let (now, is_grace) = (self.clock.now(), history.is_grace());
         let begun = self.journal.change(fingerprint, |entry| {
+            let stays = is_grace || !entry.is_idle();
             let stage = mem::replace(&mut entry.stage, Stage::Pending);
             match stage {
                 Stage::UnderWay(_) => {
@@ -59,7 +60,7 @@ impl LocalCounts {
                 Stage::Pending => {}
             }
             let Some(attempt) = self.attempt(fingerprint, entry, now, history) else {
-                return (None, is_grace);
+                return (None, stays);
             };
             // ## Pending => UnderWay
             let merge = Box::new(attempt.merge.clone());
@@ -78,6 +79,7 @@ impl LocalCounts {
     ) {
         let (now, is_grace) = (self.clock.now(), history.is_grace());
         self.journal.change(fingerprint, |entry| {
+            let stays = is_grace || !entry.is_idle();
             let stage = mem::replace(&mut entry.stage, Stage::Pending);
             let Stage::UnderWay(mut attempt) = stage else {
                 // The key was reset.
@@ -90,10 +92,8 @@ impl LocalCounts {
                     self.merges.fetch_add(1, Ordering::Relaxed);
                     self.note_merge(fingerprint, &attempt, now, history);
                     entry.start = Some(attempt.next);
-                    (
-                        (),
-                        is_grace || self.outstanding(entry, history.recovery(), now).is_some(),
-                    )
+                    let stays = stays || self.outstanding(entry, history.recovery(), now).is_some();
+                    ((), stays)
                 }
                 Some(Err(error)) if error.was_not_executed() && !attempt.is_repeated => {
                     self.put_back_lost(fingerprint, &attempt, now, history);
@@ -391,6 +391,32 @@ mod tests {
                 assert!(counts.journal.is_empty() || !decision.is_allowed());
             }
             assert_eq!(admitted, 13, "{policy:?}");
+        }
+    }
+
+    // Regression: a key was forgotten by a merge just before its decision was counted, which nobody merged then.
+    #[test]
+    fn decision_that_is_counted_after_a_merge_has_looked_is_merged() {
+        for policy in policies() {
+            let (history, clock) = (ServerHistory::new(Clock::system()), Clock::system());
+            let charge = policy.charge(Key::GLOBAL);
+            let fingerprint = KeyHash::of(&policy, &Key::GLOBAL);
+            let counts = LocalCounts::new(MemoryStore::new(), None, clock, 100);
+            let merge = || counts.begin_merge(fingerprint, &history);
+
+            let deciding = counts.begin(&charge);
+            assert!(merge().is_none(), "nothing is admitted yet");
+            decide(&counts.store, charge.under(&deciding.policies.part));
+            drop(deciding);
+            assert!(merge().is_some(), "{policy:?}");
+
+            let deciding = counts.begin(&charge);
+            counts.end_merge(fingerprint, Some(Ok(())), &history);
+            decide(&counts.store, charge.under(&deciding.policies.part));
+            drop(deciding);
+            assert!(merge().is_some(), "{policy:?}");
+            counts.end_merge(fingerprint, Some(Ok(())), &history);
+            assert!(counts.journal.is_empty());
         }
     }
 

@@ -9,7 +9,8 @@
 //!                                  '---- 30 s after the first try -- Unconfirmed --> UnderWay, with the same id
 //! ```
 //!
-//! Units that are admitted locally while a merge is under way are part of the next one.
+//! Units that are admitted locally while a merge is under way are part of the next one. A key that is being decided stays, although
+//! nothing is admitted yet.
 
 use std::{
     collections::HashMap,
@@ -44,6 +45,16 @@ pub(super) struct LocalCharges {
     /// From when on charges are not in Redis; `None` if the local store does not return its usage.
     pub start: Option<Start>,
     pub stage: Stage,
+    /// Shared with the local decisions under way.
+    deciding: Arc<()>,
+}
+
+/// A local decision under way. Its key stays in the journal until it is dropped.
+#[derive(Debug)]
+pub(super) struct Deciding {
+    /// The policies of the key.
+    pub policies: Arc<SharePolicy>,
+    _deciding: Arc<()>,
 }
 
 /// How far a key is on its way to Redis.
@@ -77,6 +88,19 @@ impl LocalCharges {
             key,
             start,
             stage: Stage::Pending,
+            deciding: Arc::default(),
+        }
+    }
+
+    /// Returns whether no local decision is under way. To be asked before the usage is read, which then has all decisions.
+    pub fn is_idle(&mut self) -> bool {
+        Arc::get_mut(&mut self.deciding).is_some()
+    }
+
+    fn decide(&self) -> Deciding {
+        Deciding {
+            policies: Arc::clone(&self.policies),
+            _deciding: Arc::clone(&self.deciding),
         }
     }
 }
@@ -105,26 +129,26 @@ impl Journal {
         keys
     }
 
-    /// Returns the policies of a key. `start` makes the entry of a key that has none, and learns whether it is kept.
+    /// Begins a local decision on a key. `start` makes the entry of a key that has none, and learns whether it is kept.
     ///
     /// The entry is made while others who ask for the same key wait, so a local state starts once.
-    pub fn policies_of(
+    pub fn begin(
         &self,
         fingerprint: KeyHash,
         start: impl FnOnce(bool) -> LocalCharges,
-    ) -> Arc<SharePolicy> {
+    ) -> Deciding {
         let mut shard = self.shard(fingerprint).lock();
         if let Some(entry) = shard.get(&fingerprint) {
-            return Arc::clone(&entry.policies);
+            return entry.decide();
         }
         let is_kept = self.len() < MAX_KEYS;
         let entry = start(is_kept);
-        let policies = Arc::clone(&entry.policies);
+        let deciding = entry.decide();
         if is_kept {
             shard.insert(fingerprint, entry);
             self.len.fetch_add(1, Ordering::Relaxed);
         }
-        policies
+        deciding
     }
 
     /// Returns the policies of a key, if it has an entry.

@@ -40,7 +40,7 @@ use crate::{
 use super::{
     admitted::{Recovery, Start, still_used},
     fleet::{Fleet, Share},
-    journal::{Journal, LocalCharges, Stage},
+    journal::{Deciding, Journal, LocalCharges, Stage},
     mirror::{Doubts, KeyHash, Mirror, Mirrored},
     shares::{SharePolicies, SharePolicy},
 };
@@ -179,13 +179,14 @@ impl LocalCounts {
 
     /// Decides the charges together, each within this instance's share. `None` if the store does not decide at once.
     pub fn decide(&self, charges: &[Charge<'_>]) -> Option<Decision> {
-        let parts: SmallVec<[Arc<SharePolicy>; 4]> =
+        // Until the store has decided: a merge that ends before would remove the keys, and nobody would merge this decision.
+        let deciding: SmallVec<[Deciding; 4]> =
             charges.iter().map(|charge| self.begin(charge)).collect();
-        let unpunished = self.unpunished(charges, &parts);
-        let policies = parts.iter().enumerate().map(|(index, policies)| {
+        let unpunished = self.unpunished(charges, &deciding);
+        let policies = deciding.iter().enumerate().map(|(index, deciding)| {
             let mut unpunished = unpunished.iter();
             let found = unpunished.find(|(number, _)| *number == index);
-            found.map_or(&policies.part, |(_, policy)| policy)
+            found.map_or(&deciding.policies.part, |(_, policy)| policy)
         });
         let local = charges.iter().zip(policies);
         let local: SmallVec<[Charge<'_>; 4]> =
@@ -202,20 +203,16 @@ impl LocalCounts {
 
     /// Returns the policies of charges that no share admits, with their numbers and without their penalties: such a client has
     /// not used up its quota. A ban that has begun holds for it all the same, and counts no denials.
-    fn unpunished(
-        &self,
-        charges: &[Charge<'_>],
-        parts: &[Arc<SharePolicy>],
-    ) -> Vec<(usize, Policy)> {
-        let charges = charges.iter().zip(parts).enumerate();
-        let beyond = charges.filter(|(_, (charge, policies))| {
-            let SharePolicy { whole, part } = &***policies;
+    fn unpunished(&self, charges: &[Charge<'_>], deciding: &[Deciding]) -> Vec<(usize, Policy)> {
+        let charges = charges.iter().zip(deciding).enumerate();
+        let beyond = charges.filter(|(_, (charge, deciding))| {
+            let SharePolicy { whole, part } = &*deciding.policies;
             let shares = part.counter().limit() + 1..=whole.counter().limit();
             let is_beyond = part.ban_penalty().is_some() && shares.contains(&charge.units());
             is_beyond && !self.is_banned(charge)
         });
-        let beyond = beyond.map(|(index, (_, policies))| {
-            let unpunished = policies.part.clone().penalty(None);
+        let beyond = beyond.map(|(index, (_, deciding))| {
+            let unpunished = deciding.policies.part.clone().penalty(None);
             (index, unpunished)
         });
         beyond.collect()
@@ -247,17 +244,16 @@ impl LocalCounts {
         self.store.reset(policy, key)
     }
 
-    /// Returns the policies to decide a charge under. The first time, local counting starts from the mirror.
-    fn begin(&self, charge: &Charge<'_>) -> Arc<SharePolicy> {
+    /// Begins a local decision on a charge. The first time, local counting starts from the mirror.
+    pub(super) fn begin(&self, charge: &Charge<'_>) -> Deciding {
         let fingerprint = KeyHash::of(charge.policy(), charge.key());
         let start = |is_kept| self.start(fingerprint, charge, is_kept);
-        let policies = self.journal.policies_of(fingerprint, start);
-        if policies.is_of(charge.policy()) {
-            policies
-        } else {
+        let mut deciding = self.journal.begin(fingerprint, start);
+        if !deciding.policies.is_of(charge.policy()) {
             // The limit was changed since.
-            self.new_policies_of(charge, self.share_of(charge))
+            deciding.policies = self.new_policies_of(charge, self.share_of(charge));
         }
+        deciding
     }
 
     /// Starts local counting on a key from the state in the mirror, or from the one that is left of an earlier outage.
