@@ -75,16 +75,19 @@ impl Node {
     /// Decides on charges whose keys are all at this server.
     pub fn decide(&self, charges: &[Charge<'_>], in_parts: DecideInParts) -> StoreFuture<Decision> {
         let Some(guard) = &self.guard else {
-            return send(&self.client, charges, in_parts);
+            return send(&self.client, charges, None, in_parts);
         };
-        if let Before::Decided(decision) = guard.before(charges) {
+        let run_number = self.client.scheduler.run_number();
+        if let Before::Decided(decision) = guard.before(charges, run_number) {
             return decision;
         }
         if let Some(result) = result_at_once(&self.client, charges) {
             let decision = guard.conclude(result, &mut charges.iter().copied());
             return StoreFuture::ready(Ok(decision));
         }
-        let (sending, guard) = (Sending::new(&self.client, charges), Arc::clone(guard));
+        let mut sending = Sending::new(&self.client, charges);
+        sending.request.set_run_number(run_number);
+        let guard = Arc::clone(guard);
         // One future serves the whole decision.
         StoreFuture::boxed(async move {
             let (result, charges) = sending.run(in_parts).await;
@@ -253,16 +256,20 @@ impl Sending {
     }
 }
 
-/// Decides without a guard.
+/// Decides without a guard, in this run of the server or in the present one.
 pub(super) fn send(
     client: &Arc<Client>,
     charges: &[Charge<'_>],
+    run_number: Option<u64>,
     in_parts: DecideInParts,
 ) -> StoreFuture<Decision> {
     if let Some(result) = result_at_once(client, charges) {
         return StoreFuture::ready(result);
     }
-    let sending = Sending::new(client, charges);
+    let mut sending = Sending::new(client, charges);
+    if let Some(run_number) = run_number {
+        sending.request.set_run_number(run_number);
+    }
     StoreFuture::boxed(async move { sending.run(in_parts).await.0 })
 }
 

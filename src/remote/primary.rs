@@ -21,17 +21,22 @@ use super::{
 };
 
 impl Primary for Client {
-    fn decide(self: Arc<Self>, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
-        send(&self, charges, split::decide_in_parts)
+    fn run_number(&self) -> u64 {
+        self.scheduler.run_number()
     }
 
-    fn merge(self: Arc<Self>, merge: &Merge) -> StoreFuture<()> {
+    fn decide(self: Arc<Self>, charges: &[Charge<'_>], run_number: u64) -> StoreFuture<Decision> {
+        send(&self, charges, Some(run_number), split::decide_in_parts)
+    }
+
+    fn merge(self: Arc<Self>, merge: &Merge, run_number: u64) -> StoreFuture<()> {
         if let Err(error) = check_clock(&self) {
             return StoreFuture::ready(Err(error));
         }
-        let Some(request) = Request::merge(&self.keyspace, merge) else {
+        let Some(mut request) = Request::merge(&self.keyspace, merge) else {
             return StoreFuture::ready(Ok(()));
         };
+        request.set_run_number(run_number);
         // A merge that was made before is denied, which is as good.
         StoreFuture::boxed(async move { route::submit(&self, Box::new(request)).await?.check() })
     }

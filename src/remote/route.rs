@@ -54,11 +54,11 @@ pub(super) async fn submit_since(
         Some(slot) => error.with_slot(slot),
         None => error,
     };
-    let mut route = RequestRoute::new(client, submitted_at);
+    let mut route = RequestRoute::new(client, submitted_at, request.run_number());
     loop {
-        let first_call_of_server = route.first_call_of_server;
+        request.set_run_number(route.run_number);
         let redirect;
-        match batch::submit(route.node(), request, submitted_at, first_call_of_server).await? {
+        match batch::submit(route.node(), request, submitted_at).await? {
             Answer::Replied(Err(error)) if classify::is_of_one_slot(&error) => {
                 return Err(in_slot(error));
             }
@@ -84,7 +84,7 @@ pub(super) async fn submit_since(
 /// Those of [`batch::run_command`], and [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if no node executes it.
 pub(super) async fn run_command(client: &Arc<Client>, command: &Cmd) -> Result<Value, Error> {
     let began_at = Clock::system().now();
-    let mut route = RequestRoute::new(client, began_at);
+    let mut route = RequestRoute::new(client, began_at, None);
     let mut is_asking = false;
     loop {
         let sent = batch::run_command(route.node(), command, is_asking, began_at).await;
@@ -102,9 +102,9 @@ struct RequestRoute<'a> {
     first: &'a Arc<Client>,
     /// The server that the latest redirect leads to, unless that is the first one.
     redirected: Option<Arc<Client>>,
-    /// The first call of the present server when the request was meant for it. It may be replaced meanwhile.
-    first_call_of_server: u64,
-    first_call_of_first: u64,
+    /// The run of the present server that the request is meant for. It may be replaced meanwhile.
+    run_number: u64,
+    run_number_of_first: u64,
     submitted_at: Timestamp,
     redirects_in_a_row: u32,
     /// Redirects that were followed after a wait.
@@ -112,13 +112,14 @@ struct RequestRoute<'a> {
 }
 
 impl<'a> RequestRoute<'a> {
-    fn new(first: &'a Arc<Client>, submitted_at: Timestamp) -> Self {
-        let first_call_of_server = first.scheduler.first_call_of_server();
+    /// Returns the way of a request that is meant for this run of the first server, or for the present one.
+    fn new(first: &'a Arc<Client>, submitted_at: Timestamp, run_number: Option<u64>) -> Self {
+        let run_number = run_number.unwrap_or_else(|| first.scheduler.run_number());
         Self {
             first,
             redirected: None,
-            first_call_of_server,
-            first_call_of_first: first_call_of_server,
+            run_number,
+            run_number_of_first: run_number,
             submitted_at,
             redirects_in_a_row: 0,
             waits: 0,
@@ -154,9 +155,9 @@ impl<'a> RequestRoute<'a> {
             }
             Redirect::TryAgain => None,
         };
-        self.first_call_of_server = match &self.redirected {
-            Some(node) => node.scheduler.first_call_of_server(),
-            None => self.first_call_of_first,
+        self.run_number = match &self.redirected {
+            Some(node) => node.scheduler.run_number(),
+            None => self.run_number_of_first,
         };
         Ok(())
     }

@@ -75,7 +75,9 @@ impl RedisStore {
     ) -> StoreFuture<()> {
         let admitted = Admitted::new(units, from, until);
         let merge = Merge::new(charge.to_owned(), admitted, id);
-        Primary::merge(self.node_of(charge.key()).client, &merge)
+        let client = self.node_of(charge.key()).client;
+        let run_number = client.run_number();
+        Primary::merge(client, &merge, run_number)
     }
 
     /// Returns the rules that all instances share.

@@ -214,7 +214,7 @@ impl LocalCounts {
             }
             return;
         }
-        // The server was replaced meanwhile, and has made the merge without the usage before it.
+        // The server was replaced meanwhile, and lost what this merge charged in the run before.
         let lost = self.mirror.take_doubtful(fingerprint, now, &history.doubts);
         if let Some(lost) = lost.or(attempt.lost) {
             let lost = with_merge(Some(lost), attempt, now);

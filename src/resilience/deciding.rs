@@ -32,8 +32,10 @@ pub(crate) enum Before {
 }
 
 impl Guard {
-    /// Decides here if the server cannot, or after the merges of what was admitted here.
-    pub fn before(self: &Arc<Self>, charges: &[Charge<'_>]) -> Before {
+    /// Decides here if the server cannot, or in this run of it after the merges of what was admitted here.
+    ///
+    /// `run_number` is to be read before: then the guard knows of each loss up to this run.
+    pub fn before(self: &Arc<Self>, charges: &[Charge<'_>], run_number: u64) -> Before {
         let decided = |decision| Before::Decided(StoreFuture::ready(Ok(decision)));
         if charges.is_empty() {
             return decided(Decision::new(CountedBy::Shared, self.clock.now(), []));
@@ -56,7 +58,7 @@ impl Guard {
                 return match self.due(charges) {
                     Due::Local => decided(self.decide_by_share(charges)),
                     Due::Merges(merges, taken) => {
-                        Before::Decided(self.decide_after(merges, taken, charges))
+                        Before::Decided(self.decide_after(run_number, merges, taken, charges))
                     }
                 };
             }
@@ -66,19 +68,20 @@ impl Guard {
             let merges = self.begin_all(charges);
             if !merges.is_empty() {
                 let taken = TakenShares::none(self);
-                return Before::Decided(self.decide_after(merges, taken, charges));
+                return Before::Decided(self.decide_after(run_number, merges, taken, charges));
             }
         }
         Before::Nothing
     }
 
-    /// Decides in the primary after these merges, all within the deadline.
+    /// Decides in this run of the primary after these merges, all within the deadline.
     ///
     /// Without the merges, the decision would not count what was admitted here. If one of them fails, the decision fails
     /// with its error.
     #[cold]
     fn decide_after(
         self: &Arc<Self>,
+        run_number: u64,
         merges: Vec<BegunMerge>,
         mut taken: TakenShares,
         charges: &[Charge<'_>],
@@ -88,12 +91,13 @@ impl Guard {
         let waited = waited::so_far();
         StoreFuture::boxed(async move {
             let deciding = async {
-                guard.make_merges(merges).await?;
+                guard.make_merges(merges, run_number).await?;
                 taken.note_sent();
                 let call = CallGuard::new(&guard);
                 let result = {
                     let charges: Charges<'_> = charges.iter().map(OwnedCharge::borrow).collect();
-                    waited::after(waited, || Arc::clone(&guard.primary).decide(&charges))
+                    let primary = Arc::clone(&guard.primary);
+                    waited::after(waited, || primary.decide(&charges, run_number))
                 };
                 let result = guard.bounded(result).await;
                 call.end(&result);

@@ -270,7 +270,7 @@ impl SlotServer for Guard {
         }
         let (this, deciding) = (
             self.this.upgrade()?,
-            Arc::clone(&self.primary).decide(peeks),
+            Arc::clone(&self.primary).decide(peeks, self.primary.run_number()),
         );
         Some(StoreFuture::boxed(
             async move { this.bounded(deciding).await },
@@ -316,11 +316,15 @@ pub(super) mod tests {
     use super::{super::settings::GuardSettings, *};
 
     impl Primary for MemoryStore {
-        fn decide(self: Arc<Self>, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
+        fn run_number(&self) -> u64 {
+            0
+        }
+
+        fn decide(self: Arc<Self>, charges: &[Charge<'_>], _: u64) -> StoreFuture<Decision> {
             Store::decide(&*self, charges)
         }
 
-        fn merge(self: Arc<Self>, _: &Merge) -> StoreFuture<()> {
+        fn merge(self: Arc<Self>, _: &Merge, _: u64) -> StoreFuture<()> {
             StoreFuture::ready(Ok(()))
         }
 

@@ -96,7 +96,7 @@ impl Guard {
         begun.collect()
     }
 
-    /// Makes these merges, and waits for all of them.
+    /// Makes these merges in this run of the primary, and waits for all of them.
     ///
     /// # Errors
     ///
@@ -104,9 +104,10 @@ impl Guard {
     pub(super) async fn make_merges(
         &self,
         merges: impl IntoIterator<Item = BegunMerge>,
+        run_number: u64,
     ) -> Result<(), Error> {
         let made = merges.into_iter().map(|begun| async {
-            let merging = Arc::clone(&self.primary).merge(&begun.merge);
+            let merging = Arc::clone(&self.primary).merge(&begun.merge, run_number);
             let result = self.bounded(merging).await;
             begun.end(result.clone());
             result
@@ -123,10 +124,12 @@ impl Guard {
             if self.breaker.is_open() {
                 return false;
             }
+            // Before the merges are begun: those of an earlier run would not restore what the server has lost since.
+            let run_number = self.primary.run_number();
             let begun = keys.iter().filter_map(|key| BegunMerge::begin(self, *key));
             let begun: Vec<BegunMerge> = begun.collect();
             // A failed merge stays in the journal, for the next round.
-            let _ = self.make_merges(begun).await;
+            let _ = self.make_merges(begun, run_number).await;
             sleep(PAUSE).await;
         }
         true

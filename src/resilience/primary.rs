@@ -12,11 +12,17 @@ use crate::{
 
 /// The server that decides unless it is unavailable: a node of Redis, or a custom store.
 pub(crate) trait Primary: Debug + Send + Sync {
-    /// Decides without a guard.
-    fn decide(self: Arc<Self>, charges: &[Charge<'_>]) -> StoreFuture<Decision>;
+    /// Returns the number of the server's present run, as far as is known.
+    ///
+    /// It rises after the guard has learnt that the server may have lost its states. So read it first, and then ask what the
+    /// server may lack: what that depends on is decided in this run, or fails.
+    fn run_number(&self) -> u64;
 
-    /// Charges units that were admitted without the server, each merge once.
-    fn merge(self: Arc<Self>, merge: &Merge) -> StoreFuture<()>;
+    /// Decides without a guard. A server that has replaced this run decides nothing.
+    fn decide(self: Arc<Self>, charges: &[Charge<'_>], run_number: u64) -> StoreFuture<Decision>;
+
+    /// Charges units that were admitted without the server, each merge once. A server that has replaced this run does not.
+    fn merge(self: Arc<Self>, merge: &Merge, run_number: u64) -> StoreFuture<()>;
 
     /// Checks that the server can decide.
     fn probe(self: Arc<Self>) -> StoreFuture<()>;

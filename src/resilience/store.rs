@@ -60,7 +60,7 @@ impl ResilientStore {
 impl Store for ResilientStore {
     fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
         let guard = &self.guard;
-        if let Before::Decided(decision) = guard.before(charges) {
+        if let Before::Decided(decision) = guard.before(charges, guard.primary.run_number()) {
             return decision;
         }
         let mut decision = self.primary.decide(charges);
@@ -155,11 +155,15 @@ impl Store for ResilientStore {
 struct Custom(Arc<dyn Store>);
 
 impl Primary for Custom {
-    fn decide(self: Arc<Self>, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
+    fn run_number(&self) -> u64 {
+        0
+    }
+
+    fn decide(self: Arc<Self>, charges: &[Charge<'_>], _: u64) -> StoreFuture<Decision> {
         self.0.decide(charges)
     }
 
-    fn merge(self: Arc<Self>, _: &Merge) -> StoreFuture<()> {
+    fn merge(self: Arc<Self>, _: &Merge, _: u64) -> StoreFuture<()> {
         StoreFuture::ready(Ok(()))
     }
 

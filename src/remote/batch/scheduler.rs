@@ -63,8 +63,8 @@ pub(in crate::remote) struct Scheduler {
     lanes: Box<[Arc<Lane>]>,
     /// Whether new requests are shed. Every decision reads it without the lock.
     pub shedding: Shedding,
-    /// Calls with a lower number were begun for a server that has been replaced since.
-    first_call_of_server: AtomicU64,
+    /// How often the server was replaced.
+    run_number: AtomicU64,
     traffic: Mutex<Traffic>,
 }
 
@@ -94,7 +94,7 @@ impl Scheduler {
     pub fn new(deadline: Duration, lanes: Box<[Arc<Lane>]>) -> Self {
         Self {
             shedding: Shedding::default(),
-            first_call_of_server: AtomicU64::new(0),
+            run_number: AtomicU64::new(0),
             traffic: Mutex::new(Traffic::new(deadline, lanes.len())),
             lanes,
         }
@@ -151,20 +151,19 @@ impl Scheduler {
         }
     }
 
-    /// Notes that the server was replaced: calls begun so far must not be sent. Returns the jobs that wait, which nobody
-    /// sends then.
+    /// Notes that the server was replaced: requests meant for an earlier run must not be sent. Returns the jobs that wait, which
+    /// nobody sends then.
     pub(super) fn note_replaced(&self) -> VecDeque<Job> {
         let mut traffic = self.traffic.lock();
-        self.first_call_of_server
-            .store(traffic.next_number, Ordering::Release);
+        self.run_number.fetch_add(1, Ordering::AcqRel);
         self.shedding.end();
         traffic.queue.drain()
     }
 
-    /// Returns the number of the first call that was begun for the present server.
+    /// Returns the number of the server's present run, as far as is known. It rises after the guard has learnt of the new run.
     #[inline]
-    pub fn first_call_of_server(&self) -> u64 {
-        self.first_call_of_server.load(Ordering::Acquire)
+    pub fn run_number(&self) -> u64 {
+        self.run_number.load(Ordering::Acquire)
     }
 
     /// Notes a command that is not a decision, so that its deadline is kept. It belongs to no connection.

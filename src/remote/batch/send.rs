@@ -82,8 +82,7 @@ pub(super) async fn send(
             contain_panic(|| job.waiter.complete(Err(classify::replaced())));
         }
     });
-    let is_before_replaced = call.number < client.scheduler.first_call_of_server();
-    if is_before_replaced && !may_reach_successor(requests) {
+    if is_for_predecessor(requests, client.scheduler.run_number()) {
         return Err(CallFailure::Replaced);
     }
     if connection.is_first_use || client.mode.is_cluster() != Some(false) {
@@ -105,10 +104,11 @@ pub(super) async fn send(
     reply::parse(&reply, lens).map_err(CallFailure::Replied)
 }
 
-/// Returns whether these requests may be decided by a server that has taken the place of another one since their call
-/// began, before what that one had counted is back. Probes may, as they charge nothing.
-fn may_reach_successor(requests: &[Box<Request>]) -> bool {
-    requests.iter().all(|request| request.is_probe())
+/// Returns whether one of these requests is meant for an earlier run of the server. The present one would decide it before what
+/// the earlier one had counted is back. Probes charge nothing, so any run may decide them.
+fn is_for_predecessor(requests: &[Box<Request>], run_number: u64) -> bool {
+    let mut charging = requests.iter().filter(|request| !request.is_probe());
+    charging.any(|request| request.run_number() != Some(run_number))
 }
 
 /// Sends requests in one command per slot, or in one if the server is known to be standalone, with HELLO before them on a
@@ -275,8 +275,14 @@ mod tests {
     fn probe_does_not_take_other_requests_of_its_call_to_a_successor() {
         let keyspace = Keyspace::new("t").expect("a usable prefix");
         let probe = || Box::new(Request::probe(&keyspace, b"k"));
-        assert!(may_reach_successor(&[probe()]));
-        assert!(!may_reach_successor(&[probe(), simulation::request()]));
-        assert!(!may_reach_successor(&[simulation::request(), probe()]));
+        let request = |run_number| {
+            let mut request = simulation::request();
+            request.set_run_number(run_number);
+            request
+        };
+        assert!(!is_for_predecessor(&[probe()], 2));
+        assert!(!is_for_predecessor(&[probe(), request(2)], 2));
+        assert!(is_for_predecessor(&[probe(), request(1)], 2));
+        assert!(is_for_predecessor(&[request(2), request(1), probe()], 2));
     }
 }

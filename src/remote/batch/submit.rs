@@ -49,8 +49,7 @@ pub(in crate::remote) enum Answer {
 /// Sends a request to one server, together with whatever else waits, and returns its reply. Needs a Tokio runtime, with or
 /// without timers.
 ///
-/// `first_call_of_server` is that of the server when the request was meant for it: one that has replaced it since does not get the
-/// request.
+/// The request must have a run number. A server that has replaced that run does not get it.
 ///
 /// # Errors
 ///
@@ -67,8 +66,8 @@ pub(in crate::remote) async fn submit(
     client: &Arc<Client>,
     mut request: Box<Request>,
     submitted_at: Timestamp,
-    first_call_of_server: u64,
 ) -> Result<Answer, Error> {
+    let run_number = request.run_number();
     let mut unsent = 0;
     loop {
         let tried_at = Clock::system().now();
@@ -84,7 +83,7 @@ pub(in crate::remote) async fn submit(
         if unsent == client.scheduler.lanes().len() + 2 {
             return Err(classify::runtime_ended());
         }
-        if client.scheduler.first_call_of_server() > first_call_of_server {
+        if run_number != Some(client.scheduler.run_number()) {
             return Err(classify::replaced());
         }
     }

@@ -48,6 +48,8 @@ pub(in crate::remote) struct Request {
     /// How a cluster gets the request.
     delivery: Delivery,
     is_probe: bool,
+    /// The run of the server that it is meant for.
+    run_number: Option<u64>,
 }
 
 /// How a request is sent to a node of a cluster.
@@ -87,6 +89,7 @@ impl Request {
             cancel_handle: None,
             delivery: Delivery::Shared,
             is_probe: false,
+            run_number: None,
         }
     }
 
@@ -132,6 +135,7 @@ impl Request {
             cancel_handle: None,
             delivery: Delivery::Shared,
             is_probe: false,
+            run_number: None,
         })
     }
 
@@ -168,6 +172,7 @@ impl Request {
             cancel_handle: None,
             delivery: Delivery::Shared,
             is_probe: true,
+            run_number: None,
         };
         for policy in &policies {
             let charge = policy.charge(Key::GLOBAL);
@@ -216,6 +221,7 @@ impl Request {
             cancel_handle: None,
             delivery: Delivery::Shared,
             is_probe: false,
+            run_number: None,
         }
     }
 
@@ -247,6 +253,17 @@ impl Request {
     /// Returns whether it only tries what decisions need.
     pub fn is_probe(&self) -> bool {
         self.is_probe
+    }
+
+    /// Returns the run of the server that the request is meant for, if it was set.
+    pub fn run_number(&self) -> Option<u64> {
+        self.run_number
+    }
+
+    /// Sets the run of the server that the request is meant for: the present one when the guard was asked, or what a merge
+    /// restores was chosen. A later run would decide it without what the guard knows of the loss.
+    pub fn set_run_number(&mut self, run_number: u64) {
+        self.run_number = Some(run_number);
     }
 
     /// Returns the slot of the request's keys; `None` if they are in several, so that a cluster refuses the command.
