@@ -2,9 +2,10 @@
 
 use super::key::Key;
 
-/// A key, or the text of one, which need not be put together to be counted.
+/// A key, or a text that is counted as [`Key::new`] of it, without making the key.
 ///
-/// Made from a `&str`, a `&String` or a [`Key`].
+/// Made from a `&str`, a `&String` or a `&Key`. For a key, pass the key and not its [`as_str`](Key::as_str): what is escaped or
+/// hashed in that text would be escaped once more, and count as another key.
 #[derive(Clone, Copy, Debug)]
 pub struct KeyText<'a>(Source<'a>);
 

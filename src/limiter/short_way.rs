@@ -21,6 +21,9 @@ impl RateLimiter {
     /// The short form of [`check`](Self::check), for one policy, and for callers who need neither the quota left nor the time to
     /// wait. It counts, and is recorded, in the same way. In process it takes about four fifths of the time.
     ///
+    /// A text is counted as [`Key::new`] of it. For a [`Key`], pass `&key`. During an outage of Redis, the answer is that of the
+    /// policy's [`OnOutage`](crate::OnOutage) setting; only a decision shows who counted it.
+    ///
     /// # Examples
     ///
     /// ```
@@ -38,13 +41,13 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// - As [`check`](Self::check).
+    /// - Those of [`check`](Self::check) for one charge.
     /// - [`ErrorKind::InvalidPolicy`] for a policy on concurrency, or with a queue: a caller who is admitted must know its slot, or
     ///   when its turn comes.
     ///
     /// # Cancel safety
     ///
-    /// As [`check`](Self::check).
+    /// In process the charge is made by the call, whether or not the future is awaited. In Redis, as [`check`](Self::check).
     #[inline]
     pub fn admits<'a>(&self, policy: &Policy, key: impl Into<KeyText<'a>>) -> StoreFuture<bool> {
         let key = key.into();
