@@ -82,6 +82,10 @@ impl Admission {
         rules: &[Rule],
         request: &mut Request<A>,
     ) -> Result<Admitted, Option<Decision>> {
+        // Before any key is extracted: an extractor may be slow, and the long way asks it again.
+        if rules.iter().any(|rule| rule.settled_extractor().is_none()) {
+            return Err(None);
+        }
         let mut charges: SmallVec<[BucketCharge<'_>; BucketCharge::MAX]> = SmallVec::new();
         let head = RequestHead::from(&*request);
         for rule in rules {
