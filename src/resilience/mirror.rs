@@ -28,7 +28,7 @@
 //!
 //! Each decision does so until one of these merges is confirmed. An instance has two connections, and a decision on the one could
 //! overtake the merge on the other. For the same reason the run of the server is noted before the first call on a new connection,
-//! and calls that were begun before are not sent.
+//! and requests that are meant for the run before are not sent.
 
 use std::{
     sync::{

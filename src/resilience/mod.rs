@@ -152,9 +152,9 @@
 //! | a key that another instance refunded or reset after this one saw it last | less, until Redis is back |
 //! | a local charge that is settled at a higher price after it was merged | the difference |
 //! | a charge whose reply was lost | counted twice: in Redis, and here |
-//! | Redis loses its data in a restart | decisions that are being made as an instance notices it: up to one for each thread |
 //! | a restart of a server whose `run_id` cannot be read: the user lacks `INFO`, or it is Dragonfly | the quota once more |
 //! | Redis loses its data, on keys that are not in the table of the instance that decides on them next | the quota once more |
+//! | Redis loses its data, on keys that another instance decided on after the one that decides on them next | what that one admitted since |
 //! | Redis loses data without a restart: `FLUSHALL`, eviction | the quota once more |
 //! | Redis loses its data, under a policy with [`OnOutage::Allow`](crate::OnOutage::Allow) or [`Deny`](crate::OnOutage::Deny) | the quota once more: states are kept for `Local` only |
 //! | a key that was [blocked](crate::RateLimiter::block) in the last second before the outage, or before an instance started in it | the quota, from instances that have not seen the block |
