@@ -163,17 +163,20 @@ fn answers(address: SocketAddr, pid: u32) -> io::Result<bool> {
     Ok(reply.starts_with("+PONG") && lines.any(|line| line == pid))
 }
 
-/// Returns a port that no process listens on now.
+/// Returns a port that no process listens on now, nor on the port that a node of a cluster takes besides.
 ///
-/// It lies below the range for outgoing connections: from there a reconnecting
-/// client could take the port of a killed server, or even connect to itself.
+/// Both lie below the range for outgoing connections: from there a reconnecting client could take the port of a killed server,
+/// or even connect to itself, and the connections of all tests leave few ports to bind.
 pub(super) fn free_port() -> u16 {
     let random = RandomState::new().build_hasher().finish();
     let start = random % u64::from(PORTS.end - PORTS.start);
     let start = PORTS.start + u16::try_from(start).expect("a remainder of a u16");
     (start..PORTS.end)
         .chain(PORTS.start..start)
-        .find(|&port| TcpListener::bind(loopback(port)).is_ok())
+        .find(|&port| {
+            let both = [port, port + TO_BUS_PORT].map(|port| TcpListener::bind(loopback(port)));
+            both.iter().all(Result::is_ok)
+        })
         .expect("some port is free")
 }
 
@@ -224,7 +227,9 @@ pub(super) fn end(child: &mut Child) {
     let _ = child.wait();
 }
 
-const PORTS: Range<u16> = 10_000..32_768;
+const PORTS: Range<u16> = 10_000..32_768 - TO_BUS_PORT;
+/// From the port of a node of a cluster to that on which it hears from the others.
+const TO_BUS_PORT: u16 = 10_000;
 const PORT_ATTEMPTS: usize = 5;
 const START_TIMEOUT: Duration = Duration::from_secs(10);
 const PROBE_TIMEOUT: Duration = Duration::from_millis(500);
