@@ -130,6 +130,10 @@ mod tests {
         convert::Infallible,
         future::ready,
         net::{IpAddr, Ipv4Addr},
+        sync::{
+            Arc,
+            atomic::{AtomicU32, Ordering},
+        },
         time::Duration,
     };
 
@@ -271,6 +275,32 @@ mod tests {
             .expect("ready")
             .expect("unblocked");
         assert_eq!(passes(&layer), Some(true));
+    }
+
+    // Regression: the gate asked the extractors before the rule that needs the long way, which then asked them again.
+    #[test]
+    fn closed_gate_asks_no_extractor() {
+        let asked = Arc::new(AtomicU32::new(0));
+        let counter = Arc::clone(&asked);
+        let counting = move |_: &RequestHead<'_>| {
+            counter.fetch_add(1, Ordering::Relaxed);
+            Some(Key::GLOBAL)
+        };
+        let first = Policy::new("first", PLENTY).key(counting);
+        let layer = build(
+            RateLimitLayer::builder()
+                .policy(first)
+                .policy(plenty("peer")),
+        );
+        let count_asked = |passed| {
+            let before = asked.load(Ordering::Relaxed);
+            assert_eq!(passes(&layer), passed);
+            asked.load(Ordering::Relaxed) - before
+        };
+        assert_eq!(count_asked(Some(true)), 1);
+        let set = layer.set_rule_mode("peer", RuleMode::Shadow);
+        set.expect("it has the rule");
+        assert_eq!(count_asked(Some(false)), 0);
     }
 
     // Regression: the mark was 0, so a later refund of this request returned too little.
