@@ -85,8 +85,7 @@ impl Node {
             let decision = guard.conclude(result, &mut charges.iter().copied());
             return StoreFuture::ready(Ok(decision));
         }
-        let mut sending = Sending::new(&self.client, charges);
-        sending.request.set_run_number(run_number);
+        let sending = Sending::new(&self.client, charges, Some(run_number));
         let guard = Arc::clone(guard);
         // One future serves the whole decision.
         StoreFuture::boxed(async move {
@@ -105,7 +104,7 @@ impl Node {
         if let Some(result) = result_at_once(&self.client, charges) {
             return StoreFuture::ready(result);
         }
-        let mut sending = Sending::new(&self.client, charges);
+        let mut sending = Sending::new(&self.client, charges, None);
         sending.submitted_at = Some(submitted_at);
         StoreFuture::boxed(async move { sending.run(in_parts).await.0 })
     }
@@ -215,11 +214,16 @@ struct Sending {
 }
 
 impl Sending {
-    fn new(client: &Arc<Client>, charges: &[Charge<'_>]) -> Self {
+    /// Without a run number, the decision is for the run of the server that is present when it is submitted.
+    fn new(client: &Arc<Client>, charges: &[Charge<'_>], run_number: Option<u64>) -> Self {
         let waited = waited::so_far();
+        let mut request = Box::new(Request::decide(&client.keyspace, charges));
+        if let Some(run_number) = run_number {
+            request.set_run_number(run_number);
+        }
         Self {
             client: Arc::clone(client),
-            request: Box::new(Request::decide(&client.keyspace, charges)),
+            request,
             charges: charges.iter().map(Charge::to_owned).collect(),
             submitted_at: (!waited.is_zero()).then(|| Clock::system().now() - waited),
         }
@@ -266,10 +270,7 @@ pub(super) fn send(
     if let Some(result) = result_at_once(client, charges) {
         return StoreFuture::ready(result);
     }
-    let mut sending = Sending::new(client, charges);
-    if let Some(run_number) = run_number {
-        sending.request.set_run_number(run_number);
-    }
+    let sending = Sending::new(client, charges, run_number);
     StoreFuture::boxed(async move { sending.run(in_parts).await.0 })
 }
 
