@@ -463,6 +463,36 @@ fn dial_that_is_not_driven_is_replaced() {
     drop(stalled);
 }
 
+// Regression: the reply was awaited on the runtime of the caller that filled the call, and the others timed out once that had
+// left.
+#[test]
+fn full_call_does_not_depend_on_the_runtime_of_the_caller_that_fills_it() {
+    let server = Server::start();
+    let limiter = bare(one_lane(server.url()).deadline(HUNG));
+    let (driven, idle) = (runtime(), runtime());
+    let warm = driven.block_on(ask(&limiter, "warm"));
+    warm.expect("a decision");
+    server.flush_stats();
+    let mut answers: Vec<_> = (0..64)
+        .map(|number| ask(&limiter, &number.to_string()))
+        .collect();
+    // One is sent alone, and the dispatcher of the others has no turn.
+    driven.block_on(async {
+        for answer in &mut answers {
+            begin(answer).await;
+        }
+    });
+    let mut last = ask(&limiter, "last");
+    idle.block_on(begin(&mut last));
+    driven.block_on(async {
+        for answer in answers {
+            answer.await.expect("a decision");
+        }
+    });
+    assert_eq!(server.command_calls()["evalsha"], 2);
+    drop(last);
+}
+
 #[tokio::test]
 async fn call_carries_64_charges_at_most() {
     let server = Server::start();

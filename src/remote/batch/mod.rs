@@ -6,7 +6,7 @@
 //!   queue.
 //! - Otherwise it waits. A task, the *dispatcher*, gives way once so that everybody who is ready to run can submit. Then
 //!   it sends up to 64 charges in one call. It does not wait for more: neither for a timer nor for the sockets. If 64 wait
-//!   before its turn, the last of their callers sends them, and they are written at once.
+//!   before its turn, the last of their callers sends them, if its runtime drives the connection, and they are written at once.
 //! - Up to 16 calls are in flight, so a single request does not wait for the reply to another one. Beyond that a call
 //!   must be full, or have a sixteenth of the charges in flight, four at least.
 //! - The charges in flight are limited by a [`SendWindow`](window::SendWindow) to the number that the server makes in a

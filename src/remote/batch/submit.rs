@@ -67,9 +67,13 @@ pub(in crate::remote) async fn submit(
     mut request: Box<Request>,
     submitted_at: Timestamp,
 ) -> Result<Answer, Error> {
-    let run_number = request.run_number();
     let mut unsent = 0;
     loop {
+        // A call fails as a whole if one of its requests is for a server that was replaced.
+        let run_number = client.scheduler.run_number();
+        if !request.is_probe() && request.run_number() != Some(run_number) {
+            return Err(classify::replaced());
+        }
         let tried_at = Clock::system().now();
         request = match submit_once(client, request, submitted_at, tried_at).await? {
             JobResult::Replied(result) => return Ok(Answer::Replied(result)),
@@ -82,9 +86,6 @@ pub(in crate::remote) async fn submit(
         unsent += 1;
         if unsent == client.scheduler.lanes().len() + 2 {
             return Err(classify::runtime_ended());
-        }
-        if run_number != Some(client.scheduler.run_number()) {
-            return Err(classify::replaced());
         }
     }
 }
@@ -126,18 +127,27 @@ async fn submit_once(
             if let Some(shed) = shed {
                 shed.complete(Err(client.scheduler.shedding.error()));
             }
-            if dispatcher.is_some() || fills_call {
+            if let Some(dispatcher) = dispatcher {
                 let runtime = client.callers.choose(runtime);
-                if let Some(dispatcher) = dispatcher {
-                    Worker::dispatch_on(&runtime, client, dispatcher);
-                }
-                if fills_call && let Some(batch) = client.scheduler.full_batch(tried_at) {
-                    Worker::send_now_on(&runtime, client, batch);
-                }
+                Worker::dispatch_on(&runtime, client, dispatcher);
+            }
+            if fills_call
+                && is_driven_here(client)
+                && let Some(batch) = client.scheduler.full_batch(tried_at)
+            {
+                Worker::send_now(client, batch);
             }
             result.await.map_err(|_| classify::runtime_ended())
         }
     }
+}
+
+/// Returns whether a caller may send for others. If it leaves and nobody drives its runtime any more, their reply would not be
+/// read, although the connection is driven elsewhere.
+fn is_driven_here(client: &Client) -> bool {
+    let lanes = client.scheduler.lanes().iter();
+    let mut connected = lanes.filter(|lane| lane.connection_id().is_some());
+    connected.all(|lane| lane.is_driven_here())
 }
 
 /// Makes sure that the watchdog keeps the deadline. It is asleep only in an idle process.

@@ -116,8 +116,8 @@ impl Worker {
         home::spawn_lasting(Box::pin(worker.run(Some(batch))));
     }
 
-    /// Sends a batch now, and waits for the reply in a task of this runtime.
-    pub fn send_now_on(runtime: &Handle, client: &Arc<Client>, batch: Batch) {
+    /// Sends a batch now, and waits for the reply in a task of the current runtime.
+    pub fn send_now(client: &Arc<Client>, batch: Batch) {
         dial(client, &batch);
         let mut worker = Self::calling(Arc::clone(client), batch.call.id);
         worker.has_successor = false;
@@ -125,7 +125,7 @@ impl Worker {
         // The task polls it again, with its own waker.
         let mut context = Context::from_waker(Waker::noop());
         if calling.as_mut().poll(&mut context).is_pending() {
-            home::spawn_lasting_on(runtime, calling);
+            home::spawn_lasting(calling);
         }
     }
 

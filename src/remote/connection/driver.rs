@@ -84,7 +84,8 @@ impl State {
     }
 }
 
-fn current_runtime() -> Option<Id> {
+/// Returns the number of the current runtime; `None` outside of one.
+pub(super) fn current_runtime() -> Option<Id> {
     Some(Handle::try_current().ok()?.id())
 }
 

@@ -243,6 +243,14 @@ impl Lane {
         })
     }
 
+    /// Returns whether the current runtime drives the lane's connection, as far as is known.
+    pub fn is_driven_here(&self) -> bool {
+        match &self.link.lock().state {
+            LinkState::Up { connection, .. } => connection.is_driven_here(),
+            LinkState::Down | LinkState::Dialling { .. } => false,
+        }
+    }
+
     /// Starts a dial in the background, if the lane is down and no dial must wait.
     pub fn start_dial(self: &Arc<Self>) {
         let _ = self.access(false);

@@ -7,10 +7,11 @@ use crate::{
     task::{LastingTask, home},
 };
 use redis::{AsyncConnectionConfig, RedisConnectionInfo, aio::MultiplexedConnection};
+use tokio::runtime::Id;
 
 use super::{
     classify,
-    driver::{Driver, DriverTask},
+    driver::{Driver, DriverTask, current_runtime},
     server_run::{ServerRun, info_server},
     stream::BoxedStream,
     write_first::WriteFirst,
@@ -47,6 +48,8 @@ impl ConnectionHandle {
 pub(super) struct Tasks {
     tasks: Vec<LastingTask>,
     driver: Arc<Driver>,
+    /// Where they began.
+    runtime: Option<Id>,
 }
 
 /// Starts to use a stream. Nothing is sent yet.
@@ -113,6 +116,12 @@ impl Connection {
         self.pooled.is_some()
     }
 
+    /// Returns whether the current runtime drives it. Not known of one of a pool, nor of one that went home.
+    pub fn is_driven_here(&self) -> bool {
+        let tasks = self.handle.tasks.as_ref();
+        tasks.is_some_and(|tasks| tasks.runtime.is_some() && tasks.runtime == current_runtime())
+    }
+
     pub fn handle(&self) -> ConnectionHandle {
         self.handle.clone()
     }
@@ -132,6 +141,7 @@ impl Tasks {
         let mut tasks = Self {
             tasks: Vec::new(),
             driver: Arc::clone(&driver),
+            runtime: current_runtime(),
         };
         tasks.add(DriverTask(driver));
         tasks
