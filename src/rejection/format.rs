@@ -15,6 +15,7 @@ use super::{
     accept,
     body::RejectionBody,
     reason::{Reason, Rejection},
+    recent_bodies::recent_body,
 };
 
 #[cfg(feature = "grpc")]
@@ -252,6 +253,15 @@ impl fmt::Debug for BodyFormat {
 }
 
 fn json(rejection: &Rejection) -> Response<Bytes> {
+    let body = || json_body(rejection);
+    let body = match (rejection.reason(), rejection.retry_after_secs()) {
+        (Reason::Limited { policy }, Some(seconds)) => recent_body(policy, seconds, body),
+        _ => body().into(),
+    };
+    response(rejection, JSON, body)
+}
+
+fn json_body(rejection: &Rejection) -> String {
     let (mut in_message, mut in_field) = (itoa::Buffer::new(), itoa::Buffer::new());
     let mut escaped = String::new();
     let message = json_message(rejection, &mut in_message, &mut escaped);
@@ -263,7 +273,7 @@ fn json(rejection: &Rejection) -> Response<Bytes> {
     body.extend_from_slice(&["{\"error\":\"", rejection.code(), "\",\"message\":\""]);
     body.extend_from_slice(&message);
     body.extend_from_slice(&["\",\"retry_after\":", retry_after, "}"]);
-    response(rejection, JSON, body.concat())
+    body.concat()
 }
 
 fn problem_json(rejection: &Rejection) -> Response<Bytes> {
@@ -304,16 +314,16 @@ fn problem_json(rejection: &Rejection) -> Response<Bytes> {
             body.push("\"}");
         }
     }
-    response(rejection, PROBLEM_JSON, body.concat())
+    response(rejection, PROBLEM_JSON, body.concat().into())
 }
 
 fn text(rejection: &Rejection) -> Response<Bytes> {
-    response(rejection, TEXT, rejection.message())
+    response(rejection, TEXT, rejection.message().into())
 }
 
 /// Returns a response with this body and the rejection's status.
-fn response(rejection: &Rejection, content_type: HeaderValue, body: String) -> Response<Bytes> {
-    let mut response = Response::new(Bytes::from(body));
+fn response(rejection: &Rejection, content_type: HeaderValue, body: Bytes) -> Response<Bytes> {
+    let mut response = Response::new(body);
     *response.status_mut() = rejection.status();
     response.headers_mut().insert(CONTENT_TYPE, content_type);
     response

@@ -9,6 +9,7 @@
 //! | `format` | the response: JSON, problem+json, text or custom, and the headers that all of them have |
 //! | `accept` | the format that a request prefers |
 //! | `body` | bodies of custom responses |
+//! | `recent_bodies` | bodies that a thread has made lately |
 //! | `grpc`, `protobuf` | responses to gRPC clients |
 
 mod accept;
@@ -19,6 +20,7 @@ mod grpc;
 #[cfg(feature = "grpc")]
 mod protobuf;
 mod reason;
+mod recent_bodies;
 
 pub use self::body::RejectionBody;
 pub use self::format::{MakeRejection, RejectionFormat};
