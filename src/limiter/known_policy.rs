@@ -87,7 +87,7 @@ fn conflicting_policy(policy: &Policy) -> Error {
     Error::new(
         ErrorKind::DuplicatePolicy,
         format!(
-            "policy {:?} has a different quota or algorithm in another layer of this limiter: give it a different name",
+            "policy {:?} has a different quota or algorithm elsewhere on this limiter: give it a different name",
             policy.name()
         ),
     )

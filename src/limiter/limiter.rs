@@ -103,6 +103,9 @@ impl RateLimiter {
     ///
     /// Without charges, or if every cost is 0, nothing is written.
     ///
+    /// A policy need not be one that the limiter was built with, but one name must have one quota and algorithm. Another quota
+    /// under the same name converts the usage of the key, as a change of its limit does.
+    ///
     /// # Errors
     ///
     /// - [`ErrorKind::DuplicatePolicy`] if two charges have the same policy and key.

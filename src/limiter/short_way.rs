@@ -21,7 +21,7 @@ impl RateLimiter {
     /// The short form of [`check`](Self::check), for one policy, and for callers who need neither the quota left nor the time to
     /// wait. It counts, and is recorded, in the same way. In process it takes about four fifths of the time.
     ///
-    /// A text is counted as [`Key::new`] of it. For a [`Key`], pass `&key`. During an outage of Redis, the answer is that of the
+    /// A text is counted as [`Key::new`] of it, also an empty one. For a [`Key`], pass `&key`. During an outage of Redis, the answer is that of the
     /// policy's [`OnOutage`](crate::OnOutage) setting; only a decision shows who counted it.
     ///
     /// # Examples
