@@ -3,12 +3,14 @@
 //! A custom [`Store`](crate::store::Store) receives these types.
 
 mod charge;
+mod fingerprint;
 #[cfg(feature = "redis")]
 mod merge;
 mod settlement;
 
 pub use self::charge::{Charge, Enforcement, OwnedCharge};
 pub(crate) use self::charge::{Charges, MAX_CHARGES};
+pub(crate) use self::fingerprint::{Fingerprint, place};
 #[cfg(feature = "redis")]
 pub(crate) use self::merge::Merge;
 pub use self::settlement::{Correction, Receipt, Settlement};

@@ -3,13 +3,13 @@
 //! They are apart from the states of the algorithms, because few keys have any: only a denial under a penalty adds one.
 
 use crate::{
+    charge::Fingerprint,
     clock::Timestamp,
     policy::{BanRecord, Penalty},
 };
 
 use super::{
     capacity::Capacity,
-    fingerprint::Fingerprint,
     table::{Place, Table, TableEntry},
 };
 

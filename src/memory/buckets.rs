@@ -6,10 +6,10 @@
 
 use smallvec::SmallVec;
 
+use crate::charge::Fingerprint;
 use crate::{algorithm::Counting, clock::Timestamp};
 
 use super::{
-    fingerprint::Fingerprint,
     locked_shards::LockedShards,
     verdict::{BucketCharge, Verdict},
 };

@@ -1,8 +1,9 @@
 //! Usage and bans that the fallback of a shared store takes over from its decisions.
 
+use crate::charge::Fingerprint;
 use crate::{charge::Charge, clock::Timestamp, decision::Usage};
 
-use super::{fingerprint::Fingerprint, store::MemoryStore};
+use super::store::MemoryStore;
 
 #[cfg_attr(
     not(feature = "redis"),

@@ -39,7 +39,7 @@ use crate::{
     clock::Reading,
 };
 
-use super::fingerprint::Fingerprint;
+use crate::charge::Fingerprint;
 
 /// A lent state, or none. Alone on its cache line.
 #[derive(Debug)]

@@ -28,13 +28,13 @@
 
 use crate::{
     algorithm::{Concurrency, SlotState},
+    charge::Fingerprint,
     clock::Timestamp,
     decision::Ticket,
 };
 
 use super::{
     capacity::{Allotment, Capacity},
-    fingerprint::Fingerprint,
     keyed::{KeyRef, Placement},
     tickets::{HELD, Taken, Tickets},
 };

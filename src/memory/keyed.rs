@@ -33,7 +33,7 @@ use crate::{
         BucketState, Counting, FixedWindow, LogState, RefundToken, Refunded, SlidingLog,
         SlidingState, SlidingWindow, TokenBucket, WindowState,
     },
-    charge::Charge,
+    charge::{Charge, Fingerprint},
     clock::Timestamp,
     decision::Ticket,
     policy::Policy,
@@ -41,7 +41,6 @@ use crate::{
 
 use super::{
     capacity::{Allotment, Capacity},
-    fingerprint::Fingerprint,
     table::{Place, Table, TableEntry},
 };
 

@@ -74,7 +74,6 @@ mod buckets;
 mod builder;
 mod capacity;
 mod fallback;
-mod fingerprint;
 mod hot_key;
 mod in_flight;
 mod keyed;

@@ -18,10 +18,10 @@
 use std::mem;
 
 use crate::algorithm::FreeTurns;
+use crate::charge::Fingerprint;
 
 use super::{
     capacity::{Allotment, Capacity},
-    fingerprint::Fingerprint,
     table::{Place, Table, TableEntry},
 };
 

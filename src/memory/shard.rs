@@ -34,7 +34,7 @@ use crate::{
         BucketState, Counter, Counting, LogState, RefundToken, Refunded, SlidingState, TokenBucket,
         WindowState,
     },
-    charge::{Charge, Correction, Settlement},
+    charge::{Charge, Correction, Fingerprint, Settlement},
     clock::{Clock, Reading, Timestamp},
     decision::Usage,
 };
@@ -42,7 +42,6 @@ use crate::{
 use super::{
     bans::Bans,
     capacity::Capacity,
-    fingerprint::Fingerprint,
     hot_key::HotKey,
     in_flight::InFlight,
     keyed::{KeyRef, KeyedStates, Placement},

@@ -19,7 +19,7 @@
 
 use std::{fmt::Debug, mem};
 
-use super::fingerprint::place;
+use crate::charge::place;
 
 /// A record of a slab.
 pub(super) trait Record: Copy + Debug + Default {

@@ -33,7 +33,7 @@ use smallvec::SmallVec;
 use crate::{
     algorithm::Counting,
     block::{BlockChange, BlockList},
-    charge::{Charge, Correction, Receipt, Settlement},
+    charge::{Charge, Correction, Fingerprint, Receipt, Settlement},
     clock::{Clock, Reading, Timestamp},
     decision::{CountedBy, Decision, PolicyState},
     diagnosis::log,
@@ -47,7 +47,6 @@ use crate::{
 use super::{
     buckets::Verdicts,
     capacity::{Capacity, shards_for},
-    fingerprint::Fingerprint,
     hot_key::HotKey,
     keyed::{KeyRef, Placement},
     locked_shards::LockedShards,

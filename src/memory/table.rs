@@ -35,12 +35,10 @@
 
 use std::{fmt::Debug, mem, sync::Arc};
 
+use crate::charge::Fingerprint;
 use crate::{charge::MAX_CHARGES, task::Mutex};
 
-use super::{
-    capacity::{Capacity, slots_for},
-    fingerprint::Fingerprint,
-};
+use super::capacity::{Capacity, slots_for};
 
 /// The state of a key in a slot.
 ///

@@ -21,10 +21,8 @@
 //! Records are packed and have no padding: 40 bytes for a key and 32 for a ticket in a list, links included, and about 4
 //! bytes for the head of its hash chain.
 
-use super::{
-    fingerprint::Fingerprint,
-    slab::{NONE, Record, Slab},
-};
+use super::slab::{NONE, Record, Slab};
+use crate::charge::Fingerprint;
 
 /// The slots of every ticket, by key and ticket. A key has a record only while it has slots in use.
 #[derive(Debug)]

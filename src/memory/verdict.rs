@@ -5,7 +5,7 @@
 
 use crate::{
     algorithm::{BucketState, TokenBucket},
-    charge::Charge,
+    charge::{Charge, Fingerprint},
     clock::Timestamp,
     decision::PolicyState,
     key::{Key, KeyText},
@@ -15,7 +15,7 @@ use crate::{
 #[cfg(feature = "metrics")]
 use crate::decision::Outcome;
 
-use super::{fingerprint::Fingerprint, keyed::KeyRef, result::ChargeResult};
+use super::{keyed::KeyRef, result::ChargeResult};
 
 /// A charge of a bucket, whose key is hashed.
 #[derive(Clone, Copy, Debug)]

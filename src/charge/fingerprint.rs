@@ -1,4 +1,4 @@
-//! Fingerprints, which identify keys in memory.
+//! Fingerprints, which identify the keys of policies in this process.
 //!
 //! # Why does the table keep a 96-bit fingerprint instead of the key?
 //!
@@ -25,7 +25,7 @@ use crate::{key::Key, policy::Policy};
 /// Packed, so that no padding separates it from a state of the same alignment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(C, packed(4))]
-pub(super) struct Fingerprint {
+pub(crate) struct Fingerprint {
     low: u64,
     high: u32,
 }
@@ -107,7 +107,7 @@ static NUMBERS: LazyLock<[[u128; 2]; Key::WORDS]> = LazyLock::new(|| {
 
 /// Maps evenly distributed bits to one of `places`, by a multiplication instead of a division (Lemire, "fast range").
 #[inline]
-pub(super) fn place(hash: u64, places: usize) -> usize {
+pub(crate) fn place(hash: u64, places: usize) -> usize {
     let product = u128::from(hash) * places as u128;
     // Invariant: the high half of a product with `places` is below `places`.
     #[expect(clippy::cast_possible_truncation, reason = "below `places`, a usize")]
