@@ -61,6 +61,20 @@ impl Counter {
         }
     }
 
+    /// Returns a hash of the algorithm and the quota, as far as a denial depends on them.
+    #[cfg(feature = "redis")]
+    pub(crate) fn quota_hash(&self) -> u64 {
+        let (kind, length) = match self {
+            Self::Bucket(bucket) => (0, bucket.span()),
+            Self::FixedWindow(window) => (1, window.millis() << 16 | u64::from(window.quota_tag())),
+            Self::SlidingLog(log) => (2, log.millis()),
+            Self::SlidingWindow(window) => (3, window.millis()),
+            Self::Concurrency(_) => (4, 0),
+        };
+        let hash = length.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ self.limit().rotate_left(24);
+        hash.wrapping_mul(0xBF58_476D_1CE4_E5B9) ^ kind
+    }
+
     /// Returns the bucket; `None` for other algorithms.
     #[inline]
     pub(crate) fn bucket(&self) -> Option<&TokenBucket> {

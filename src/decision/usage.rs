@@ -78,6 +78,8 @@ impl DeniedBy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum CountedBy {
+    /// In the shared store, which has denied the key before. The denial still holds, so the store was not asked again.
+    DenialCache,
     /// In this process, because the shared store is unavailable.
     Fallback,
     /// In this process, by configuration: the default without Redis.
@@ -93,6 +95,7 @@ impl CountedBy {
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
+            Self::DenialCache => "denial_cache",
             Self::Fallback => "fallback",
             Self::InProcess => "in_process",
             Self::Uncounted => "uncounted",
@@ -106,7 +109,7 @@ impl CountedBy {
             Self::Uncounted => 0,
             Self::Fallback => 1,
             Self::InProcess => 2,
-            Self::Shared => 3,
+            Self::DenialCache | Self::Shared => 3,
         };
         std::cmp::min_by_key(self, other, rank)
     }

@@ -165,7 +165,9 @@ impl PolicyExplanation {
     #[must_use]
     pub fn shared_count_age(&self) -> Option<Duration> {
         match self.counted_by {
-            CountedBy::InProcess | CountedBy::Shared => Some(Duration::ZERO),
+            CountedBy::DenialCache | CountedBy::InProcess | CountedBy::Shared => {
+                Some(Duration::ZERO)
+            }
             CountedBy::Fallback => self.outage_age,
             CountedBy::Uncounted => None,
         }
@@ -282,7 +284,12 @@ impl PolicyExplanation {
         if denial.is_shadow() {
             f.write_str(" in shadow mode, so that the request passed")?;
         }
-        write!(f, ", counted by {}", denial.counted_by().name())?;
+        match denial.counted_by() {
+            CountedBy::DenialCache => {
+                f.write_str(", denied by this instance as Redis did before")?;
+            }
+            counted_by => write!(f, ", counted by {}", counted_by.name())?,
+        }
         match denial.retry() {
             Retry::At(at) if at > self.counted_at => {
                 write!(f, ", retry in {}", Span(at.since(self.counted_at)))?;

@@ -45,6 +45,7 @@ pub struct RedisStoreBuilder {
     connect_timeout: Duration,
     clock: Option<Clock>,
     shares_blocks: bool,
+    keeps_denials: bool,
     silenced: SilencedCodes,
     /// Shared with the other instances.
     #[cfg(feature = "top-keys")]
@@ -215,6 +216,18 @@ impl RedisStoreBuilder {
         self
     }
 
+    /// Sets whether a denial is repeated in this process while it holds, for 2 s at most, so that a client that goes on asking
+    /// costs Redis next to nothing.
+    ///
+    /// Default: `true`. It denies as Redis would, except for 2 s at most after units come back early: by a reset or a refund through
+    /// another instance, another limit, or a change of the key by hand. A reset by this instance takes effect at once, and a refund
+    /// under a policy with earlier refunds within 100 ms. Denials of counted slots, of queues, and of policies that count denials
+    /// or ban are not kept. A store without a breaker keeps none.
+    pub fn denial_cache(mut self, is_on: bool) -> Self {
+        self.keeps_denials = is_on;
+        self
+    }
+
     /// Makes the store. It connects at the first decision, so the server may be down now.
     ///
     /// # Errors
@@ -274,6 +287,7 @@ impl RedisStoreBuilder {
             self.deadline,
             self.clock,
             check,
+            self.keeps_denials,
         );
         #[cfg(feature = "top-keys")]
         if let Some(top_keys) = self.top_keys {
@@ -306,6 +320,7 @@ impl RedisStoreBuilder {
             connect_timeout: Duration::from_millis(500),
             clock: None,
             shares_blocks: false,
+            keeps_denials: true,
             silenced: SilencedCodes::default(),
             #[cfg(feature = "top-keys")]
             top_keys: None,

@@ -4,6 +4,7 @@
 //! Node ------> Client --> Scheduler --> queue, calls, window
 //!                 |          '-------> lanes: the connections
 //!                 |--> Calls           reports each call to the breaker
+//!                 |--> DenialCache     denials that still hold
 //!                 |--> releases        slots to release in the background
 //!                 |--> Nodes           the other nodes of a cluster
 //!                 |
@@ -41,6 +42,7 @@ use crate::{
 use super::{
     batch::Scheduler,
     connection::{Lane, LaneConnection, LatestRuns, ServerCheck, ServerMode, ServerRun},
+    denial_cache::DenialCache,
     protocol::{Keyspace, NodeAddress, Redirect},
     registration::Registration,
 };
@@ -92,6 +94,8 @@ pub(super) struct Client {
     pub calls: Calls,
     /// Registers this instance among those that share the server.
     pub registration: Arc<Registration>,
+    /// Denials that still hold.
+    pub denials: DenialCache,
     /// Slots that nobody holds, whose release is not confirmed.
     pub releases: RetryQueue<Settlement>,
     /// Whether the check of the server's eviction policy was started.
@@ -123,7 +127,9 @@ impl Client {
         deadline: Duration,
         clock: Option<Clock>,
         check: ServerCheck,
+        keeps_denials: bool,
     ) -> Arc<Self> {
+        let denials = DenialCache::new(keeps_denials, now_by(clock.as_ref()));
         let registration = Registration::new(keyspace.members_key(), clock.clone());
         Self {
             #[cfg(feature = "metrics")]
@@ -137,6 +143,7 @@ impl Client {
             watchdog: Arc::new(Watchdog::new(deadline)),
             calls: Calls::new(),
             registration,
+            denials,
             releases: RetryQueue::default(),
             has_checked_eviction: AtomicBool::new(false),
             skips_next_backoff: AtomicBool::new(false),
@@ -164,6 +171,7 @@ impl Client {
             watchdog: Arc::clone(&self.watchdog),
             calls: Calls::new(),
             registration: Arc::clone(&self.registration),
+            denials: DenialCache::new(self.denials.is_on(), now_by(self.clock.as_ref())),
             releases: RetryQueue::default(),
             has_checked_eviction: AtomicBool::new(false),
             skips_next_backoff: AtomicBool::new(false),
@@ -233,6 +241,12 @@ impl Client {
         connection
     }
 
+    /// Returns the present time by the clock of kept denials: that of the caller if the script takes it, else of this process.
+    #[inline]
+    pub fn now(&self) -> Timestamp {
+        now_by(self.clock.as_ref())
+    }
+
     /// Notes whether the server is part of a cluster.
     pub fn note_mode(&self, is_cluster: bool) {
         if self.mode.set(is_cluster) {
@@ -248,6 +262,7 @@ impl Client {
         let mut runs = self.runs.lock();
         let is_replaced = runs.note(run, self.is_one_server());
         (is_replaced && self.calls.have_guard()).then(|| {
+            self.denials.relieve_all();
             self.calls.replaced();
             replaced()
         })
@@ -280,6 +295,7 @@ impl Client {
     /// Notes that slots of the node whose place it has taken are found here from now on. Decisions that were submitted
     /// before have passed the breaker of the other node, which restores nothing here.
     pub fn note_taken_over(&self) {
+        self.denials.relieve_all();
         let now = Clock::system().now().as_micros();
         self.promoted_at.fetch_max(now, Ordering::Release);
     }
@@ -375,6 +391,11 @@ impl Drop for Client {
             lane.cancel_dial();
         }
     }
+}
+
+/// Returns the present time by the clock that the script is given, or by that of this process.
+fn now_by(clock: Option<&Clock>) -> Timestamp {
+    clock.unwrap_or(&Clock::system()).now()
 }
 
 // === Watchdog ===

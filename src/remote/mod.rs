@@ -199,6 +199,7 @@ mod builder;
 mod client;
 mod cluster;
 mod connection;
+mod denial_cache;
 #[cfg(feature = "top-keys")]
 mod fleet_top_keys;
 #[cfg(fuzzing)]

@@ -3,6 +3,7 @@
 //! ```text
 //! Node::decide
 //!   Guard::before             decides here if the server is unavailable
+//!   DenialCache::get          denies here what the server has denied until later
 //!   Request::decide           keyspace.rs and codec.rs: keys and arguments
 //!   route::submit             to where redirects lead
 //!   batch::submit             sent at once, or queued for a worker; shed while too many wait
@@ -31,9 +32,9 @@ use redis::{Cmd, Value};
 use smallvec::SmallVec;
 
 use crate::{
-    charge::{Charge, OwnedCharge, Receipt},
+    charge::{Charge, Correction, OwnedCharge, Receipt},
     clock::{Clock, Timestamp},
-    decision::{CountedBy, Decision},
+    decision::{CountedBy, Decision, Outcome, PolicyState},
     diagnosis::Warning,
     error::{Error, ErrorKind, Phase},
     key::Key,
@@ -51,6 +52,7 @@ use super::fleet_top_keys;
 use super::{
     client::Client,
     connection::classify,
+    denial_cache::{self, Validity},
     protocol::{Redirect, Request, malformed, takes_slots},
     route, slot_guard,
 };
@@ -81,15 +83,26 @@ impl Node {
         if let Before::Decided(decision) = guard.before(charges, run_number) {
             return decision;
         }
+        if let Some(denial) = self.denied_before(guard, charges) {
+            return StoreFuture::ready(Ok(denial));
+        }
         if let Some(result) = result_at_once(&self.client, charges) {
             let decision = guard.conclude(result, &mut charges.iter().copied());
             return StoreFuture::ready(Ok(decision));
         }
         let sending = Sending::new(&self.client, charges, Some(run_number));
         let guard = Arc::clone(guard);
+        let client = Arc::clone(&self.client);
+        // Before anything is sent: what relieves the key from now on makes a denial void.
+        let validity = client.denials.validity();
         // One future serves the whole decision.
         StoreFuture::boxed(async move {
-            let (result, charges) = sending.run(in_parts).await;
+            let (result, charges, submitted_at) = sending.run(in_parts).await;
+            if let Ok(decision) = &result
+                && !decision.is_allowed()
+            {
+                note_denial(&client, &charges, decision, (submitted_at, validity));
+            }
             Ok(guard.conclude(result, &mut charges.iter().map(OwnedCharge::borrow)))
         })
     }
@@ -109,6 +122,50 @@ impl Node {
         StoreFuture::boxed(async move { sending.run(in_parts).await.0 })
     }
 
+    /// Returns the decision on charges of which the server has denied one until later.
+    #[inline]
+    fn denied_before(&self, guard: &Guard, charges: &[Charge<'_>]) -> Option<Decision> {
+        let denials = &self.client.denials;
+        if !denials.has_any() {
+            return None;
+        }
+        let now = self.client.now();
+        denials
+            .may_cover(now)
+            .then(|| self.denied_until(guard, charges, now))?
+    }
+
+    #[inline(never)]
+    fn denied_until(
+        &self,
+        guard: &Guard,
+        charges: &[Charge<'_>],
+        now: Timestamp,
+    ) -> Option<Decision> {
+        let client = &self.client;
+        if !charges.iter().all(denial_cache::may_be_denied_here) {
+            return None;
+        }
+        let validity = client.denials.validity();
+        let decided_at = guard.server_clock.now();
+        let mut is_denied = false;
+        let states: SmallVec<[PolicyState; 1]> = charges
+            .iter()
+            .map(|charge| match client.denials.get(charge, validity, now) {
+                Some(denial) => {
+                    is_denied = true;
+                    denial.state(charge, now, decided_at)
+                }
+                None => PolicyState::uncounted(*charge.policy().name(), Outcome::Allowed),
+            })
+            .collect();
+        if !is_denied {
+            return None;
+        }
+        let denial = Decision::of_states(CountedBy::DenialCache, decided_at, states);
+        Some(denial.timed_by(&guard.server_clock))
+    }
+
     /// Returns the server without the guard.
     pub fn unguarded(client: &Arc<Client>) -> Self {
         Self::new(Arc::clone(client), None)
@@ -116,10 +173,26 @@ impl Node {
 
     /// Corrects charges where they were counted: at the server, or here during an outage.
     pub fn settle(&self, receipt: Receipt) -> StoreFuture<()> {
-        match &self.guard {
+        let client = Arc::clone(&self.client);
+        let refunded: SmallVec<[OwnedCharge; 1]> = receipt
+            .settlements()
+            .iter()
+            .filter(|settlement| matches!(settlement.correction(), Correction::Refund(_)))
+            .map(|settlement| settlement.charge().to_owned())
+            .collect();
+        let settling = match &self.guard {
             Some(guard) => guard.settle(receipt, |receipt| settle(&self.client, &receipt)),
             None => settle(&self.client, &receipt),
+        };
+        if refunded.is_empty() {
+            return settling;
         }
+        settling.map(move |result| {
+            for charge in &refunded {
+                client.denials.relieve(&charge.borrow());
+            }
+            result
+        })
     }
 
     /// Marks slots that were taken here during an outage as held.
@@ -144,10 +217,15 @@ impl Node {
     /// Resets a key, also as it is counted here.
     pub fn reset(&self, policy: &Policy, key: &Key) -> StoreFuture<()> {
         let reset = || reset(&self.client, policy, key);
-        match &self.guard {
+        let resetting = match &self.guard {
             Some(guard) => guard.reset(policy, key, reset),
             None => reset(),
-        }
+        };
+        let client = Arc::clone(&self.client);
+        resetting.map(move |result| {
+            client.denials.relieve_all();
+            result
+        })
     }
 
     /// Returns the denials and the ban of a key.
@@ -233,7 +311,11 @@ impl Sending {
     async fn run(
         self,
         in_parts: DecideInParts,
-    ) -> (Result<Decision, Error>, SmallVec<[OwnedCharge; 1]>) {
+    ) -> (
+        Result<Decision, Error>,
+        SmallVec<[OwnedCharge; 1]>,
+        Timestamp,
+    ) {
         let Self {
             client,
             request,
@@ -256,7 +338,34 @@ impl Sending {
             }
             Err(error) => Err(error),
         };
-        (result, charges)
+        (result, charges, submitted_at)
+    }
+}
+
+/// Keeps the denials in a decision that was submitted at this time.
+#[cold]
+fn note_denial(
+    client: &Client,
+    charges: &[OwnedCharge],
+    decision: &Decision,
+    (submitted_at, validity): (Timestamp, Validity),
+) {
+    if decision.counted_by() != CountedBy::Shared {
+        return;
+    }
+    let decided_at = decision.decided_at();
+    // The caller's clock is that of the script too.
+    let sent_at = match client.clock {
+        Some(_) => decided_at,
+        None => submitted_at,
+    };
+    for (charge, state) in charges.iter().zip(decision.states()) {
+        let charge = charge.borrow();
+        if denial_cache::is_repeatable(charge.policy()) && !charge.is_shadow() {
+            client
+                .denials
+                .put(&charge, state, (sent_at, decided_at), validity);
+        }
     }
 }
 

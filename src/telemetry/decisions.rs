@@ -204,8 +204,12 @@ fn for_each_counted(
     for (charge, state) in charges.iter().zip(decision.states()) {
         let counted_by = match state.usage() {
             Some(_) => decision.counted_by(),
-            // A block denied the request, so the other policies were not asked. Nothing is out of order.
-            None if decision.states().iter().any(is_by_block) => decision.counted_by(),
+            // A block or a denial that is kept denied the request, so the other policies were not asked. Nothing is out of order.
+            None if decision.counted_by() == CountedBy::DenialCache
+                || decision.states().iter().any(is_by_block) =>
+            {
+                decision.counted_by()
+            }
             None => CountedBy::Uncounted,
         };
         if charge.units() > 0 {

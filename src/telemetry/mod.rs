@@ -38,7 +38,7 @@
 //! | `tier` | name of the caller's tier; `none` for the policy's own quota |
 //! | `mode` | `enforced`, or `shadow` for rules in [shadow](crate::rules::RuleMode) and candidates, whose outcome `limited` denies nobody: filter by it |
 //! | `outcome` | `allowed`, `limited` or `unavailable`: the [outcome](crate::decision::Outcome) of this policy. Requests of a banned or blocked key are `limited` too |
-//! | `counted_by` | `shared`, `in_process`, `fallback` or `uncounted`, see [`CountedBy`](crate::decision::CountedBy) |
+//! | `counted_by` | `shared`, `denial_cache`, `in_process`, `fallback` or `uncounted`, see [`CountedBy`](crate::decision::CountedBy) |
 //! | `server` | address of the server; `unknown` if only a pool of the application has it |
 //! | `limiter` | the argument of [`record_gauges`] |
 //!

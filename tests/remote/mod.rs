@@ -4,6 +4,7 @@ mod cluster;
 mod cluster_split;
 mod cluster_stuck;
 mod credentials;
+mod denials;
 mod keys;
 mod lanes;
 mod network;

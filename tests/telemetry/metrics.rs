@@ -521,6 +521,31 @@ async fn outage_shows_in_decisions_and_breaker_and_ends() {
     );
 }
 
+// Regression: the policies beside the one that denies were counted as in an outage.
+#[tokio::test]
+async fn denial_that_is_kept_is_counted_as_such_for_all_policies() {
+    let recorder = recorder();
+    let _installed = set_default_local_recorder(&recorder);
+    let server = Server::start();
+    let [once, plenty] = [("once", 1), ("plenty", 1_000)]
+        .map(|(name, count)| Policy::new(name, Quota::per_hour(count)));
+    let limiter = over_redis(&server, &once);
+    let charges = [&plenty, &once].map(|policy| policy.charge(Key::GLOBAL));
+    for _ in 0..4 {
+        limiter.check(&charges).await.expect("a decision");
+    }
+    let exported = Exported::of(&recorder.handle().render());
+    let decisions = exported.values("tollgate_decisions_total");
+    let by = |place: &str| {
+        let of_place = decisions
+            .iter()
+            .filter(|(labels, _)| labels.contains(place));
+        of_place.map(|(_, count)| *count).collect::<Vec<_>>()
+    };
+    assert_eq!(by("denial_cache"), [2.0, 2.0]);
+    assert!(by("uncounted").is_empty());
+}
+
 // === Gauges ===
 
 #[tokio::test]
