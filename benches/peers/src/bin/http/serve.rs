@@ -19,8 +19,11 @@ use tokio::{
     runtime::{Builder, Runtime},
 };
 use tollgate::{
-    OnOutage, Policy, Quota, RateLimitLayer, builder::RateLimitLayerBuilder, extract::PeerIp,
-    headers::Headers, remote::RedisStore,
+    OnOutage, Policy, Quota, RateLimitLayer,
+    builder::RateLimitLayerBuilder,
+    extract::PeerIp,
+    headers::Headers,
+    remote::{RedisStore, RedisStoreBuilder},
 };
 use tollgate_peers::{arguments::Arguments, cpu, gcra};
 use tower_governor::{GovernorLayer, governor::GovernorConfigBuilder};
@@ -105,11 +108,23 @@ fn once() -> RateLimitLayerBuilder {
 
 fn on_redis(context: &Context) -> RateLimitLayerBuilder {
     let quota = Quota::per_second(1).burst(gcra::BURST_SECONDS);
-    // A request that Redis does not count gets a 503, which makes the row void.
-    let policy = Policy::new("peer", quota).on_outage(OnOutage::Deny);
+    in_store(quota, store(context))
+}
+
+fn once_on_redis(context: &Context, keeps_denials: bool) -> RateLimitLayerBuilder {
+    let store = store(context).denial_cache(keeps_denials);
+    in_store(Quota::per_day(1), store)
+}
+
+fn store(context: &Context) -> RedisStoreBuilder {
     // Two builds may store the same key in different formats.
     let prefix = format!("tollgate-{}", std::process::id());
-    let store = RedisStore::builder(context.redis_url.as_str()).prefix(prefix);
+    RedisStore::builder(context.redis_url.as_str()).prefix(prefix)
+}
+
+fn in_store(quota: Quota, store: RedisStoreBuilder) -> RateLimitLayerBuilder {
+    // A request that Redis does not count gets a 503, which makes the row void.
+    let policy = Policy::new("peer", quota).on_outage(OnOutage::Deny);
     RateLimitLayer::builder()
         .policy(policy.key(PeerIp))
         .redis(store)
@@ -267,5 +282,19 @@ pub const ROUTERS: &[Router] = &[
         headers: 3,
         uses_redis: true,
         add_layer: |app, context| tollgate(app, on_redis(context)),
+    },
+    Router {
+        name: "tollgate on Redis: denied, JSON, 4 headers",
+        denies: true,
+        headers: 4,
+        uses_redis: true,
+        add_layer: |app, context| tollgate(app, once_on_redis(context, true)),
+    },
+    Router {
+        name: "the same without the denial cache, on Redis",
+        denies: true,
+        headers: 4,
+        uses_redis: true,
+        add_layer: |app, context| tollgate(app, once_on_redis(context, false)),
     },
 ];
