@@ -62,6 +62,18 @@
 //! Addresses and user names are personal data. So snapshots show a keyed hash of each key, unless
 //! [`ShownKeys::plain`] allows plain text. The counters themselves hold keys as they are, in the memory of the process.
 //!
+//! # Log
+//!
+//! With [`log_every`](TopKeysBuilder::log_every), the ten keys that each policy denied most often in an interval are an event at the
+//! level INFO, with the target `tollgate` and the message `top denied keys`, for those who read logs and not dashboards:
+//!
+//! | field | value |
+//! |---|---|
+//! | `policy` | its name |
+//! | `since`, `until` | the interval, in seconds since the Unix epoch; it begins later if the process does |
+//! | `denied` | the denied requests of all keys |
+//! | `keys` | `203.0.113.7 120, 198.51.100.4 30-32`: keys as they are shown, and how often each was denied, at least and at most |
+//!
 //! # Whole fleet
 //!
 //! With [`share_top_keys`](crate::builder::RateLimiterBuilder), each instance writes its counts to Redis, and
@@ -90,7 +102,9 @@
 
 mod builder;
 mod codec;
+mod counts;
 mod halves;
+mod interval_log;
 mod merged_list;
 mod recorder;
 mod shown_keys;

@@ -2,4 +2,5 @@
 
 mod counts;
 mod exact;
+mod interval_log;
 mod snapshots;
