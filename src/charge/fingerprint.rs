@@ -87,7 +87,7 @@ impl Fingerprint {
 /// Keys that differ in a few characters have sums at regular distances, which would leave some shards and slots crowded, and
 /// others empty.
 #[inline]
-fn mix(mut hash: u64) -> u64 {
+pub(crate) fn mix(mut hash: u64) -> u64 {
     hash ^= hash >> 33;
     hash = hash.wrapping_mul(0xFF51_AFD7_ED55_8CCD);
     hash ^= hash >> 33;

@@ -10,6 +10,8 @@ mod settlement;
 
 pub use self::charge::{Charge, Enforcement, OwnedCharge};
 pub(crate) use self::charge::{Charges, MAX_CHARGES};
+#[cfg(feature = "redis")]
+pub(crate) use self::fingerprint::mix;
 pub(crate) use self::fingerprint::{Fingerprint, place};
 #[cfg(feature = "redis")]
 pub(crate) use self::merge::Merge;

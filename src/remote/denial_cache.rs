@@ -10,7 +10,7 @@
 //!
 //! A denial has the time from which a request of its cost can succeed, if nothing more is charged. Whatever others charge only
 //! moves that time away. So a request of the same cost or more is denied until then, by any instance: a bucket's TAT and the counts
-//! of the present windows only rise, and the weight of the window before falls as the denial says already. That holds for policies
+//! of the present windows only rise, and the wait includes the fall of the window before. That holds for policies
 //! that are counted by units and that a denied request leaves alone: not for concurrency, queues, counted denials and penalties.
 //! A request with a shadow charge or a peek asks Redis too, since it is to learn their state.
 //!
@@ -52,7 +52,7 @@ use std::{
 };
 
 use crate::{
-    charge::{Charge, Fingerprint},
+    charge::{Charge, Fingerprint, mix},
     clock::Timestamp,
     decision::{DeniedBy, PolicyState, Retry, Usage},
     policy::Policy,
@@ -75,7 +75,7 @@ pub(super) struct DenialCache {
     has_refunded: AtomicBool,
 }
 
-/// What denials are kept under: with another one, they are void.
+/// The number of reliefs that a denial is kept under. After another relief, it is void.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Validity(u64);
 
@@ -142,7 +142,7 @@ impl DenialCache {
         self.latest_end.load(Ordering::Relaxed) > self.micros_at(now)
     }
 
-    /// Returns what denials are kept under.
+    /// Returns the number that denials are kept under now.
     #[inline]
     pub fn validity(&self) -> Validity {
         Validity(self.reliefs.load(Ordering::Acquire))
@@ -356,12 +356,6 @@ pub(super) fn is_repeatable(policy: &Policy) -> bool {
 /// state of a charge that denies nothing.
 pub(super) fn may_be_denied_here(charge: &Charge<'_>) -> bool {
     !charge.policy().notes_denied() && !charge.is_shadow() && charge.units() > 0
-}
-
-/// Maps each number to another one that differs in about half of its bits.
-fn mix(number: u64) -> u64 {
-    let number = (number ^ number >> 32).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    (number ^ number >> 29).wrapping_mul(0xBF58_476D_1CE4_E5B9)
 }
 
 /// For how long a denial is kept at most.
