@@ -18,10 +18,11 @@ std = 'server'
 local shared = {
   -- Tags.
   'BUCKET', 'CLOCK_WINDOW', 'FIRST_HIT_WINDOW', 'MONTH_WINDOW', 'RELEASE_SLOTS', 'RENEW_SLOTS', 'TAKE_SLOTS',
+  'UNEVEN_BUCKET',
   -- Constants.
-  'EARLIEST', 'EXACT', 'FURTHEST', 'LOG_HEAD', 'TTL_MARGIN',
+  'EARLIEST', 'EXACT', 'FURTHEST', 'LOG_HEAD', 'TTL_MARGIN', 'TURN',
   -- Functions.
-  'ceil', 'floor', 'pack_bytes', 'redis_call', 'redis_pcall', 'sub', 'unpack', 'unpack_bytes',
+  'ceil', 'floor', 'include', 'pack_bytes', 'redis_call', 'redis_pcall', 'sub', 'unpack', 'unpack_bytes',
   -- The call, the request and the charge.
   'argument', 'charge_count', 'charge_number', 'is_forced', 'is_probe', 'is_queue', 'key', 'keys_before', 'kind',
   'merge_from', 'penalty_at',
@@ -30,11 +31,17 @@ local shared = {
 
 -- Names of decide.lua that they set.
 local results = {
-  'argument_count', 'ban', 'bans', 'counts_denied', 'extra', 'failure', 'has_room', 'is_ours', 'new1', 'new2', 'new3', 'number_count',
+  'argument_count', 'ban', 'bans', 'counts_denied', 'extra', 'failure', 'has_room', 'is_ours', 'more', 'new1', 'new2', 'new3', 'number_count',
   'old1', 'old2', 'old3', 'patches', 'refunded_flag', 'stored', 'ttl_millis', 'value',
 }
 
 files['lua/*.lua'] = { read_globals = shared, globals = results }
+
+-- Names of the files that include it.
+files['lua/ended_leases.lua'] = {
+  read_globals = { 'micros', 'units' },
+  globals = { 'before', 'latest', 'tat', 'turn' },
+}
 
 -- Its includes use what it only sets, and set what it only uses. The composed script is checked without this.
 files['lua/decide.lua'] = { read_globals = { 'include' }, ignore = { '211', '221', '231' } }

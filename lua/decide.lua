@@ -69,6 +69,7 @@ local REFUND_QUEUE = ','
 local SHADOW = '~'
 local SHADOW_COUNT_DENIED = ';'
 local BUCKET = 'w'
+local LEASE = '&'
 local UNEVEN_BUCKET = 'l'
 local CLOCK_WINDOW = 'f'
 local FIRST_HIT_WINDOW = 'o'
@@ -89,6 +90,9 @@ local TTL_MARGIN = 1000
 -- Stored times lie between 10^15 us (September 2001) and FURTHEST us (35 years) from now. tollgate wrote no other time.
 local EARLIEST = 10 ^ 15
 local FURTHEST = 2 ^ 50
+
+-- Microseconds of a turn. Units that are leased in one turn come back, or count as spent, at the end of the next.
+local TURN = 1000000
 
 -- Products below this are exact in a double, with room for an addition.
 local EXACT = 2 ^ 52
@@ -187,6 +191,7 @@ while argument <= last_argument do
     --   number_count    number of integers that the reply holds about the state,
     --   old1 to old3    those of the state as it is,
     --   new1 to new3    and those of the state after the charge or the denied attempt was counted
+    --   more            nil for most charges, else a list of further integers
     --   refunded_flag   2 if number_count is one more than usual, else 0
     --   value           what counting the charge stores,
     --   patches         or instead only parts of it: offset, bytes, offset, bytes ...
@@ -198,7 +203,7 @@ while argument <= last_argument do
     --                     uncounted_ttl       was changed, and its TTL
     --                     uncounted_commands  run if the charge is not counted
     --   failure         the error of the first command that the server refused
-    local stored, is_ours, argument_count, value, patches, ttl_millis, extra, new1, new2, new3
+    local stored, is_ours, argument_count, value, patches, ttl_millis, extra, more, new1, new2, new3
     local has_room, number_count, refunded_flag = false, 1, 0
     local old1, old2, old3 = 0, 0, 0
     local ban
@@ -207,6 +212,8 @@ while argument <= last_argument do
     end
     if kind == BUCKET or kind == UNEVEN_BUCKET then
       include('token_bucket.lua')
+    elseif kind == LEASE then
+      include('lease.lua')
     elseif kind == CLOCK_WINDOW or kind == FIRST_HIT_WINDOW or kind == MONTH_WINDOW then
       include('fixed_window.lua')
     elseif kind == SLIDING_WINDOW then
@@ -266,6 +273,9 @@ while argument <= last_argument do
         reply[reply_index + 2] = old2
         if number_count > 2 then
           reply[reply_index + 3] = old3
+          for number = 4, number_count do
+            reply[reply_index + number] = more[number - 3]
+          end
         end
       end
       reply_index = reply_index + 1 + number_count

@@ -14,7 +14,8 @@
 --          micros     us
 --        A refund and a merge take BUCKET at every rate: the increment is the us that the units moved the TAT.
 -- Reply  the TAT in us; then the key's total of refunds in us if it is not 0
--- State  11 bytes; 18 once a charge was refunded; then 14 for each span of free turns of a queue, at most 32:
+-- State  11 bytes; 18 once a charge was refunded; then 14 for each span of free turns of a queue, at most 32, or 20
+--        while units are leased (lua/lease.lua):
 --
 --          0          7           11                    18
 --          +----------+-----------+---------------------+------------+----------+---
@@ -46,6 +47,8 @@ local quota_tag = sub(tag, 2)
 stored = redis_pcall('GET', key)
 is_ours = not stored or #stored > 0
 local tat, refunded, free_turns, is_changed = 0, 0, '', false
+-- The leases as they are stored, or nil; all leased units in us; when the leases end, and for how long they count then.
+local leases, leased_micros, leases_end, leases_life
 if stored and is_ours then
   local length = #stored
   local has_total = length % 14 == 4
@@ -56,6 +59,10 @@ if stored and is_ours then
     end
     -- Under another quota, the turns are elsewhere.
     free_turns = length > 18 and sub(stored, 8, 11) == quota_tag and sub(stored, has_total and 19 or 12) or ''
+  elseif length == 31 or length == 38 then
+    tat = unpack_bytes('>I7', stored)
+    refunded = length == 38 and unpack_bytes('>I7', stored, 12) or 0
+    leases = sub(stored, -20)
   end
   is_ours = tat >= EARLIEST and tat <= now + FURTHEST and refunded < EXACT
   if is_ours and tat > now and sub(stored, 8, 11) ~= quota_tag then
@@ -71,8 +78,39 @@ if stored and is_ours then
       if refunded > 0 then
         rescaled, life = rescaled .. pack_bytes('>I7', refunded), span > life and span or life
       end
+      if leases then
+        local ends = (unpack_bytes('>I4', leases, 5) + 2) * TURN
+        rescaled, life = rescaled .. leases, (tat > ends and tat or ends) - now + 2 * span
+      end
       extra = { uncounted_value = rescaled, uncounted_ttl = ceil(life / 1000) + TTL_MARGIN }
     end
+  end
+end
+
+if leases and is_ours then
+  local born, turn, before, latest, asked = unpack_bytes('>I4I4I4I4I4', leases)
+  leases_life = 2 * span
+  if (cost > 0 or kind == UNEVEN_BUCKET) and not refund_at and not merge_from and not is_forced then
+    -- An increment is that of one unit, or of a policy that is not leased: then all leases take a quarter of the span.
+    local units, micros = 1, cost
+    local most = (tat > now and tat or now) + ceil(span / 4)
+    if kind == UNEVEN_BUCKET then
+      units, micros = ARGV[argument + 3] + 0, ARGV[argument + 4] + 0
+    end
+    include('ended_leases.lua')
+    local leased = before + latest
+    leased_micros = floor(leased / units) * micros + ceil(leased % units * micros / units)
+    if kind == BUCKET then
+      tat = tat < most and tat or most
+      leased_micros = leased_micros < ceil(span / 4) and leased_micros or ceil(span / 4)
+    end
+    span = span - leased_micros
+    leases = pack_bytes('>I4I4I4I4I4', born, turn, before, latest, asked)
+  end
+  leases_end = (turn + 2) * TURN
+  if before + latest == 0 and leases_end + TURN < now then
+    -- Nothing was leased for two turns, so how many requests there were is of no use.
+    leases = nil
   end
 end
 
@@ -115,8 +153,9 @@ if is_ours and refund_at then
       local ends = refund_at - (refunded - refunded_before) % EXACT
       outstanding = ends <= tat and ends > now and ends - now or 0
       outstanding = cost < outstanding and cost or outstanding
-      -- A refund of the last charge moves no other charge, so it does not add to the total.
-      if ends < tat then
+      -- A refund of the last charge moves no other charge, so it does not add to the total; but leased units may be
+      -- behind it.
+      if ends < tat or leases then
         refunded = (refunded + outstanding) % EXACT
       end
     end
@@ -134,6 +173,9 @@ elseif is_ours then
   local after
   if cost == 0 then
     has_room = true
+    if leased_micros and leased_micros > 0 then
+      old1 = from + leased_micros
+    end
   elseif cost > 0 then
     if kind == BUCKET then
       after = from + cost
@@ -150,6 +192,10 @@ elseif is_ours then
         + ceil((target - periods * units) * micros / units) - ceil(point * micros / units)
     end
     has_room = is_forced or after - now <= span
+    if leased_micros and not has_room then
+      -- As if all leased units were spent, so that the retry time holds whatever becomes of them.
+      old1 = from + leased_micros
+    end
     if is_forced then
       local most = now + FURTHEST / 2
       most = from > most and from or most
@@ -168,7 +214,7 @@ elseif is_ours then
   end
 end
 
-if is_ours and (refunded > 0 or free_turns ~= '') then
+if is_ours and (refunded > 0 or free_turns ~= '' or leases) then
   local total = ''
   if refunded > 0 then
     number_count, refunded_flag, old2, new2, total = 2, 2, refunded, refunded, pack_bytes('>I7', refunded)
@@ -176,6 +222,10 @@ if is_ours and (refunded > 0 or free_turns ~= '') then
   if value then
     -- The total lives as long as a charge that was made under an earlier total can be outstanding.
     local least = refunded > 0 and ceil(span / 1000) + TTL_MARGIN or 0
+    if leases then
+      free_turns = leases
+      least = ceil(((new1 > leases_end and new1 or leases_end) + leases_life - now) / 1000) + TTL_MARGIN
+    end
     value, ttl_millis = value .. total .. free_turns, ttl_millis > least and ttl_millis or least
   end
 end

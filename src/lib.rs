@@ -116,7 +116,10 @@ pub use self::hold::Hold;
 pub use self::key::key::Key;
 pub use self::limiter::limiter::RateLimiter;
 pub use self::middleware::layer::RateLimitLayer;
-pub use self::policy::policy::{OnOutage, Policy};
+pub use self::policy::{
+    consistency::Consistency,
+    policy::{OnOutage, Policy},
+};
 pub use self::request::RequestHead;
 
 // These types exist only to run the examples of the documents as doc tests.

@@ -99,6 +99,12 @@ impl Settlement {
         self.mark
     }
 
+    /// Sets the key's total of refunds before the charge.
+    #[cfg(feature = "redis")]
+    pub(crate) fn set_refunded_before(&mut self, total: u64) {
+        self.mark.refunded_before = total;
+    }
+
     /// Returns whether the store may acquire the slots after it has released them.
     ///
     /// This happens if the acquiring command is still on its way. A shared store must then reject the ticket for a

@@ -84,6 +84,8 @@ pub enum CountedBy {
     Fallback,
     /// In this process, by configuration: the default without Redis.
     InProcess,
+    /// In the shared store, from which this instance has leased units of the key in advance. The store was not asked.
+    Lease,
     /// Nowhere: the shared store is unavailable, and the policies allow or deny without counting.
     Uncounted,
     /// In the shared store, for all instances.
@@ -98,9 +100,15 @@ impl CountedBy {
             Self::DenialCache => "denial_cache",
             Self::Fallback => "fallback",
             Self::InProcess => "in_process",
+            Self::Lease => "lease",
             Self::Uncounted => "uncounted",
             Self::Shared => "shared",
         }
+    }
+
+    /// Returns whether the charge is settled in the shared store.
+    pub(crate) fn is_shared(self) -> bool {
+        matches!(self, Self::Lease | Self::Shared)
     }
 
     /// Returns the less reliable of two counts.
@@ -109,7 +117,7 @@ impl CountedBy {
             Self::Uncounted => 0,
             Self::Fallback => 1,
             Self::InProcess => 2,
-            Self::DenialCache | Self::Shared => 3,
+            Self::DenialCache | Self::Lease | Self::Shared => 3,
         };
         std::cmp::min_by_key(self, other, rank)
     }

@@ -165,9 +165,10 @@ impl PolicyExplanation {
     #[must_use]
     pub fn shared_count_age(&self) -> Option<Duration> {
         match self.counted_by {
-            CountedBy::DenialCache | CountedBy::InProcess | CountedBy::Shared => {
-                Some(Duration::ZERO)
-            }
+            CountedBy::DenialCache
+            | CountedBy::InProcess
+            | CountedBy::Lease
+            | CountedBy::Shared => Some(Duration::ZERO),
             CountedBy::Fallback => self.outage_age,
             CountedBy::Uncounted => None,
         }

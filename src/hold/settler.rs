@@ -19,7 +19,6 @@ use futures_util::future::join_all;
 use crate::{
     charge::{Correction, Receipt, Settlement},
     clock::Clock,
-    decision::CountedBy,
     diagnosis::{ErrorChain, log},
     error::{Error, ErrorKind},
     store::{Store, StoreFuture},
@@ -60,7 +59,7 @@ impl Settler {
     pub fn settle(self: &Arc<Self>, receipt: Receipt) -> StoreFuture<()> {
         let settlements = receipt.into_settlements().into_iter();
         let (mut shared, local): (Vec<_>, Vec<_>) =
-            settlements.partition(|settlement| settlement.counted_by() == CountedBy::Shared);
+            settlements.partition(|settlement| settlement.counted_by().is_shared());
         if shared.is_empty() {
             return self.store.settle(Receipt::with(local));
         }
@@ -84,7 +83,7 @@ impl Settler {
     /// A caller outside of a Tokio runtime has the reply awaited at home.
     pub fn settle_in_background(self: &Arc<Self>, receipt: Receipt) {
         // Failures in the shared store are logged by the guard of each settlement.
-        let is_shared = receipt.counted_by() == CountedBy::Shared;
+        let is_shared = receipt.counted_by().is_shared();
         let settler = Arc::clone(self);
         let log = move |settled: Result<(), Error>| {
             if let Err(error) = settled

@@ -255,7 +255,7 @@ impl RateLimiter {
     }
 
     /// Resets `key` to the full quota of `policy`, and ends a ban under its [penalty](crate::policy). A
-    /// [block](Self::block) of the key stays.
+    /// [block](Self::block) of the key stays, and units that instances have [leased](crate::Consistency::Leased) stay charged.
     ///
     /// # Errors
     ///
@@ -423,6 +423,28 @@ impl RateLimiter {
     #[must_use]
     pub fn health(&self) -> Health {
         self.store.health()
+    }
+
+    /// Gives back the units that this process has [leased](crate::Consistency::Leased). Call it at shutdown, after the last request.
+    ///
+    /// Without it, they count as spent after 2 s at most. It takes the deadline of a decision at most, and the limiter goes on to
+    /// work.
+    ///
+    /// # Errors
+    ///
+    /// Those of a custom store. With Redis, what cannot be given back within the deadline counts as spent.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn example(limiter: tollgate::RateLimiter) -> Result<(), tollgate::Error> {
+    /// // After `axum::serve(listener, app).with_graceful_shutdown(signal).await`:
+    /// limiter.drain().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn drain(&self) -> StoreFuture<()> {
+        self.store.drain()
     }
 
     /// Returns a channel that holds the present mode of the store, and reports each change.

@@ -49,9 +49,12 @@
 //! as the new longest ban. A policy without a penalty bans nobody; what was noted is kept until it is forgiven, and counts
 //! again if the policy gets a penalty until then.
 
+pub(crate) mod consistency;
 mod penalty;
 pub(crate) mod policy;
 
+#[cfg(feature = "rules")]
+pub(crate) use self::consistency::Consistency;
 pub use self::penalty::{BanRecord, BanStatus, Penalty};
 #[cfg(feature = "top-keys")]
 pub(crate) use self::policy::NameHash;

@@ -9,7 +9,7 @@ use std::{
 
 use siphasher::sip128::SipHasher13;
 
-use super::penalty::Penalty;
+use super::{consistency::Consistency, penalty::Penalty};
 use crate::{
     algorithm::{Algorithm, Counter, Quota},
     decision::PolicyName,
@@ -48,6 +48,7 @@ pub struct Policy {
     /// Behind a pointer: most policies have none, and policies are copied.
     penalty: Option<Arc<Penalty>>,
     on_outage: OnOutage,
+    consistency: Consistency,
     /// `None` for requests.
     unit: Option<Arc<str>>,
     /// The tier whose quota this is.
@@ -81,6 +82,7 @@ impl Policy {
             notes_denied: false,
             penalty: None,
             on_outage: OnOutage::default(),
+            consistency: Consistency::default(),
             unit: None,
             #[cfg(any(feature = "explain", feature = "metrics"))]
             tier: None,
@@ -228,6 +230,24 @@ impl Policy {
         self
     }
 
+    /// Sets whether each decision asks the shared store.
+    ///
+    /// Default: [`Consistency::Strict`]. A policy that cannot be [leased](Consistency::Leased) is an error at `build()`. Call
+    /// [`RateLimiter::drain`](crate::RateLimiter::drain) at shutdown.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate::{Consistency, Policy, Quota};
+    ///
+    /// let all = Policy::new("all", Quota::per_second(100_000)).consistency(Consistency::Leased);
+    /// ```
+    #[must_use]
+    pub fn consistency(mut self, consistency: Consistency) -> Self {
+        self.consistency = consistency;
+        self
+    }
+
     /// Returns the name; empty if the given name is invalid.
     #[must_use]
     pub fn name(&self) -> &PolicyName {
@@ -265,6 +285,12 @@ impl Policy {
     #[doc(hidden)]
     pub fn counter(&self) -> &Counter {
         self.counter.as_ref().unwrap_or(&Counter::CLOSED)
+    }
+
+    /// Returns whether instances lease units in advance.
+    #[inline]
+    pub(crate) fn is_leased(&self) -> bool {
+        self.consistency == Consistency::Leased
     }
 
     /// Returns the [name](Algorithm::name) of the algorithm, such as `token_bucket`.
@@ -403,6 +429,7 @@ impl Policy {
             && self.counts_denied == other.counts_denied
             && self.penalty == other.penalty
             && self.on_outage == other.on_outage
+            && self.consistency == other.consistency
             && self.unit == other.unit
     }
 
@@ -447,7 +474,33 @@ impl Policy {
                 ));
             }
         }
+        self.validate_consistency(counter)?;
         self.validate_cost(counter)
+    }
+
+    /// Checks that units of a policy can be leased.
+    fn validate_consistency(&self, counter: &Counter) -> Result<(), Error> {
+        let reason = match counter {
+            _ if !self.is_leased() => return Ok(()),
+            Counter::Bucket(bucket) if bucket.is_queue() => {
+                "each request of a queue needs its own turn"
+            }
+            Counter::Bucket(_) if self.notes_denied => {
+                "the shared store must see each request that is denied: remove the penalty and count_denied()"
+            }
+            Counter::Bucket(bucket) if bucket.capacity() < LEAST_LEASED => {
+                "instances lease a quarter of the burst, and at least 4 units: set a burst of 16 or more, best for each instance"
+            }
+            Counter::Bucket(_) => return Ok(()),
+            Counter::Concurrency(_) => "slots are held, not spent",
+            Counter::FixedWindow(_) | Counter::SlidingLog(_) | Counter::SlidingWindow(_) => {
+                "only token and leaky buckets can be leased"
+            }
+        };
+        Err(self.error(
+            ErrorKind::InvalidPolicy,
+            &format!("its consistency cannot be Leased: {reason}"),
+        ))
     }
 
     /// Checks a penalty, and that a ban can outlast the wait of the denial that it begins with.
@@ -508,6 +561,9 @@ impl Policy {
     }
 }
 
+/// The least capacity of a policy whose units can be leased.
+const LEAST_LEASED: u64 = 16;
+
 // Not derived: the counter repeats the quota and the algorithm in other numbers.
 impl fmt::Debug for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -519,6 +575,7 @@ impl fmt::Debug for Policy {
             .field("counts_denied", &self.counts_denied)
             .field("penalty", &self.penalty)
             .field("on_outage", &self.on_outage)
+            .field("consistency", &self.consistency)
             .field("unit", &self.unit)
             .finish_non_exhaustive()
     }

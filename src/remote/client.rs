@@ -5,6 +5,7 @@
 //!                 |          '-------> lanes: the connections
 //!                 |--> Calls           reports each call to the breaker
 //!                 |--> DenialCache     denials that still hold
+//!                 |--> Leases          units that this instance has leased
 //!                 |--> releases        slots to release in the background
 //!                 |--> Nodes           the other nodes of a cluster
 //!                 |
@@ -43,6 +44,7 @@ use super::{
     batch::Scheduler,
     connection::{Lane, LaneConnection, LatestRuns, ServerCheck, ServerMode, ServerRun},
     denial_cache::DenialCache,
+    leases::Leases,
     protocol::{Keyspace, NodeAddress, Redirect},
     registration::Registration,
 };
@@ -96,6 +98,8 @@ pub(super) struct Client {
     pub registration: Arc<Registration>,
     /// Denials that still hold.
     pub denials: DenialCache,
+    /// Units that this instance has leased, at all servers.
+    pub leases: Arc<Leases>,
     /// Slots that nobody holds, whose release is not confirmed.
     pub releases: RetryQueue<Settlement>,
     /// Whether the check of the server's eviction policy was started.
@@ -131,6 +135,8 @@ impl Client {
     ) -> Arc<Self> {
         let denials = DenialCache::new(keeps_denials, now_by(clock.as_ref()));
         let registration = Registration::new(keyspace.members_key(), clock.clone());
+        // With the caller's clock, leases would end at different moments for different instances.
+        let leases = Arc::new(Leases::new(clock.is_none()));
         Self {
             #[cfg(feature = "metrics")]
             metrics: CallMetrics::new(address.as_ref().map(ToString::to_string)),
@@ -144,6 +150,7 @@ impl Client {
             calls: Calls::new(),
             registration,
             denials,
+            leases,
             releases: RetryQueue::default(),
             has_checked_eviction: AtomicBool::new(false),
             skips_next_backoff: AtomicBool::new(false),
@@ -172,6 +179,7 @@ impl Client {
             calls: Calls::new(),
             registration: Arc::clone(&self.registration),
             denials: DenialCache::new(self.denials.is_on(), now_by(self.clock.as_ref())),
+            leases: Arc::clone(&self.leases),
             releases: RetryQueue::default(),
             has_checked_eviction: AtomicBool::new(false),
             skips_next_backoff: AtomicBool::new(false),
@@ -261,11 +269,19 @@ impl Client {
     pub fn note_run<T>(&self, run: ServerRun, replaced: impl FnOnce() -> T) -> Option<T> {
         let mut runs = self.runs.lock();
         let is_replaced = runs.note(run, self.is_one_server());
+        if is_replaced {
+            self.void_knowledge();
+        }
         (is_replaced && self.calls.have_guard()).then(|| {
-            self.denials.relieve_all();
             self.calls.replaced();
             replaced()
         })
+    }
+
+    /// Makes void what this instance knows of states that the server may have lost.
+    fn void_knowledge(&self) {
+        self.denials.relieve_all();
+        self.leases.void_all();
     }
 
     /// Returns whether there is no connection since the server failed. To an idle server there may be none either.
@@ -295,7 +311,7 @@ impl Client {
     /// Notes that slots of the node whose place it has taken are found here from now on. Decisions that were submitted
     /// before have passed the breaker of the other node, which restores nothing here.
     pub fn note_taken_over(&self) {
-        self.denials.relieve_all();
+        self.void_knowledge();
         let now = Clock::system().now().as_micros();
         self.promoted_at.fetch_max(now, Ordering::Release);
     }

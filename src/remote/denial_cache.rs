@@ -347,9 +347,10 @@ impl KeyCheck {
     }
 }
 
-/// Returns whether a denial of this policy may be kept: it changes nothing, and only time or a refund ends it.
+/// Returns whether a denial of this policy may be kept: it changes nothing, and only time or a refund ends it. One under a leased
+/// policy may be due to units that come back: what Redis replies to a report distinguishes them.
 pub(super) fn is_repeatable(policy: &Policy) -> bool {
-    !policy.notes_denied() && !policy.must_be_settled()
+    !policy.notes_denied() && !policy.must_be_settled() && !policy.is_leased()
 }
 
 /// Returns whether a request may be denied by what is known of its charges: Redis would charge nothing, and nobody waits for the

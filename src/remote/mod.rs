@@ -64,6 +64,12 @@
 //! A decision makes all its charges or none, even if the server refuses a command in the middle. Such a decision fails
 //! alone: the others in the same call are made.
 //!
+//! # Leased policies
+//!
+//! Policies with [`Consistency::Leased`](crate::Consistency::Leased) ask Redis about 6 times a second for each busy key, and spend units
+//! that they got in advance. Redis counts these as spent until they come back. They need no other permissions. The page
+//! `docs/consistency.md` of the package has the bounds and costs.
+//!
 //! # Redis Cluster
 //!
 //! A cluster needs no setting: give the URL of any node. The store finds out by the first reply that the server is part
@@ -204,6 +210,7 @@ mod denial_cache;
 mod fleet_top_keys;
 #[cfg(fuzzing)]
 pub mod fuzzing;
+mod leases;
 mod node;
 mod primary;
 mod protocol;
@@ -223,6 +230,9 @@ pub use self::builder::RedisStoreBuilder;
 pub use self::connection::Credentials;
 #[cfg(feature = "tls-rustls-no-provider")]
 pub use self::connection::TlsConfig;
+#[cfg(feature = "test-util")]
+#[doc(hidden)]
+pub use self::leases::{LeaseTrial, TrialTaken};
 #[doc(hidden)]
 pub use self::protocol::Script;
 pub use self::sentinel::Sentinel;

@@ -53,7 +53,7 @@ use super::{
     client::Client,
     connection::classify,
     denial_cache::{self, Validity},
-    protocol::{Redirect, Request, malformed, takes_slots},
+    protocol::{LeaseReport, Redirect, Request, malformed, takes_slots},
     route, slot_guard,
 };
 
@@ -447,12 +447,19 @@ fn renew(client: &Arc<Client>, charges: &[Charge<'_>]) -> StoreFuture<()> {
     StoreFuture::boxed(async move { slot_guard::renew(&client, &charges).await })
 }
 
-/// Deletes the states of a key. A cluster gets one command for each of them: as long as it moves the slot, no node deletes
+/// Deletes the states of a key, without what instances have leased of it. A cluster gets one command for each of them: as long as it moves the slot, no node deletes
 /// several keys at once of which one is elsewhere or missing.
 fn reset(client: &Arc<Client>, policy: &Policy, key: &Key) -> StoreFuture<()> {
     let client = Arc::clone(client);
     let mut keys: Vec<_> = client.keyspace.all_keys(policy, key).collect();
     keys.push(client.keyspace.ban_key(policy, key));
+    // Without what is leased, Redis would grant these units again.
+    let leased = policy.is_leased().then(|| policy.charge(*key));
+    let leased = leased.and_then(|charge| {
+        let own = client.keyspace.key_of(&charge);
+        keys.retain(|key| *key != own);
+        Request::lease(&client.keyspace, &charge, LeaseReport::RESET)
+    });
     let keys_at_once = match client.mode.is_cluster() {
         Some(false) => keys.len(),
         Some(true) | None => 1,
@@ -470,6 +477,9 @@ fn reset(client: &Arc<Client>, policy: &Policy, key: &Key) -> StoreFuture<()> {
             .iter()
             .map(|command| route::run_command(&client, command));
         let deleted = join_all(deleting).await;
+        if let Some(request) = leased {
+            route::submit(&client, Box::new(request)).await?.check()?;
+        }
         deleted.into_iter().try_for_each(|reply| reply.map(drop))
     })
 }

@@ -85,6 +85,12 @@ impl Registration {
         Arc::clone(self.fleet.get_or_init(Arc::default))
     }
 
+    /// Returns the number of live instances, as far as it is known; 1 otherwise.
+    pub fn instances(&self) -> u32 {
+        let known = self.fleet.get().and_then(|fleet| fleet.instances());
+        known.map_or(1, |known| known.try_into().unwrap_or(u32::MAX))
+    }
+
     /// Registers this instance in the background, if that is due. `turn` returns `None` without a connection.
     #[inline]
     pub fn renew_if_due(self: &Arc<Self>, now: Timestamp, turn: impl FnOnce() -> Option<Turn>) {

@@ -8,6 +8,7 @@ use tokio::sync::watch;
 use crate::{
     block::{BlockChange, BlockList},
     charge::{Charge, Receipt, Settlement},
+    clock::Clock,
     decision::Decision,
     diagnosis::Warning,
     error::{Error, ErrorKind},
@@ -27,6 +28,7 @@ use crate::{key::slot::slot_of, top_keys::Snapshot};
 use super::{
     blocks::SharedBlocks,
     cluster::{Cluster, split},
+    leases,
     node::Node,
 };
 
@@ -75,7 +77,7 @@ impl RedisStore {
     ) -> StoreFuture<()> {
         let admitted = Admitted::new(units, from, until);
         let merge = Merge::new(charge.to_owned(), admitted, id);
-        let client = self.node_of(charge.key()).client;
+        let client = self.cluster.node_for(charge.key()).client;
         let run_number = client.run_number();
         Primary::merge(client, &merge, run_number)
     }
@@ -93,12 +95,41 @@ impl RedisStore {
         self.cluster.node_of(slot).shared_top_keys()
     }
 
-    /// Returns the node of a key.
-    fn node_of(&self, key: &Key) -> Node {
-        if self.cluster.is_cluster() {
-            self.cluster.node_of(key.slot())
-        } else {
-            self.cluster.first().clone()
+    /// Settles where the keys are.
+    fn settle_at_nodes(&self, settlements: Vec<Settlement>) -> StoreFuture<()> {
+        if settlements.is_empty() {
+            return StoreFuture::ready(Ok(()));
+        }
+        let mut groups = self.by_node(settlements, |settlement| *settlement.charge().key());
+        if let [(_, settlements)] = groups.as_slice()
+            && are_counted_together(settlements)
+            && let Some((node, settlements)) = groups.pop()
+        {
+            return node.settle(Receipt::with(settlements));
+        }
+        let settled = groups.into_iter().flat_map(|(node, settlements)| {
+            let settlements = settlements.into_iter();
+            // Each alone: those of one node may be counted by Redis or by its fallback.
+            settlements.map(move |settlement| node.settle(Receipt::with(vec![settlement])))
+        });
+        all(settled.collect())
+    }
+
+    /// Decides where the keys are.
+    fn decide_at_nodes(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
+        let cluster = &self.cluster;
+        if !cluster.is_cluster() {
+            return cluster.first().decide(charges, split::decide_in_parts);
+        }
+        if split::spans_slots(charges) {
+            cluster.first().client.check.check_slots(charges);
+            return split::decide(charges, |slot| cluster.node_of(slot));
+        }
+        match charges.first() {
+            Some(first) => cluster
+                .node_of(first.key().slot())
+                .decide(charges, split::decide_in_parts),
+            None => cluster.first().decide(charges, split::decide_in_parts),
         }
     }
 
@@ -119,20 +150,12 @@ impl RedisStore {
 
 impl Store for RedisStore {
     fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
-        let cluster = &self.cluster;
-        if !cluster.is_cluster() {
-            return cluster.first().decide(charges, split::decide_in_parts);
+        if charges.iter().any(|charge| charge.policy().is_leased()) {
+            return leases::decide(&self.cluster, charges, |charges| {
+                self.decide_at_nodes(charges)
+            });
         }
-        if split::spans_slots(charges) {
-            cluster.first().client.check.check_slots(charges);
-            return split::decide(charges, |slot| cluster.node_of(slot));
-        }
-        match charges.first() {
-            Some(first) => cluster
-                .node_of(first.key().slot())
-                .decide(charges, split::decide_in_parts),
-            None => cluster.first().decide(charges, split::decide_in_parts),
-        }
+        self.decide_at_nodes(charges)
     }
 
     fn blocks(&self) -> Option<Arc<BlockList>> {
@@ -160,20 +183,24 @@ impl Store for RedisStore {
     }
 
     fn settle(&self, receipt: Receipt) -> StoreFuture<()> {
-        let settlements = receipt.into_settlements();
-        let mut groups = self.by_node(settlements, |settlement| *settlement.charge().key());
-        if let [(_, settlements)] = groups.as_slice()
-            && are_counted_together(settlements)
-            && let Some((node, settlements)) = groups.pop()
-        {
-            return node.settle(Receipt::with(settlements));
+        let mut settlements = receipt.into_settlements();
+        if settlements.iter().any(leases::is_refund) {
+            let this = self.clone();
+            let mut here = StoreFuture::polled(async move {
+                leases::settle_here(&this.cluster, &mut settlements).await;
+                Ok(settlements)
+            });
+            // What is sent begins where it is awaited, since it needs a runtime.
+            return match here.take_ready() {
+                Some(Ok(rest)) => self.settle_at_nodes(rest),
+                Some(Err(error)) => StoreFuture::ready(Err(error)),
+                None => {
+                    let this = self.clone();
+                    StoreFuture::boxed(async move { this.settle_at_nodes(here.await?).await })
+                }
+            };
         }
-        let settled = groups.into_iter().flat_map(|(node, settlements)| {
-            let settlements = settlements.into_iter();
-            // Each alone: those of one node may be counted by Redis or by its fallback.
-            settlements.map(move |settlement| node.settle(Receipt::with(vec![settlement])))
-        });
-        all(settled.collect())
+        self.settle_at_nodes(settlements)
     }
 
     fn hold(&self, receipt: &Receipt) {
@@ -191,15 +218,26 @@ impl Store for RedisStore {
     }
 
     fn reset(&self, policy: &Policy, key: &Key) -> StoreFuture<()> {
-        self.node_of(key).reset(policy, key)
+        self.cluster.node_for(key).reset(policy, key)
     }
 
     fn ban_record(&self, policy: &Policy, key: &Key) -> StoreFuture<Option<BanRecord>> {
-        self.node_of(key).ban_record(policy, key)
+        self.cluster.node_for(key).ban_record(policy, key)
     }
 
     fn deadline(&self) -> Option<Duration> {
         Some(self.cluster.first().client.deadline)
+    }
+
+    fn drain(&self) -> StoreFuture<()> {
+        let cluster = Arc::clone(&self.cluster);
+        if !cluster.leases().has_keys() {
+            return StoreFuture::ready(Ok(()));
+        }
+        StoreFuture::boxed(async move {
+            leases::drain(cluster).await;
+            Ok(())
+        })
     }
 
     fn warnings(&self) -> Vec<Warning> {
@@ -226,7 +264,11 @@ impl Store for RedisStore {
     fn stats(&self) -> Stats {
         let nodes = self.cluster.nodes().into_iter();
         let stats = nodes.map(|node| node.stats());
-        stats.reduce(Stats::merge).unwrap_or_default()
+        let stats = stats.reduce(Stats::merge).unwrap_or_default();
+        match self.cluster.leases().usage(Clock::system().now()) {
+            Some((keys, units)) => stats.leased(keys, units),
+            None => stats,
+        }
     }
 
     fn health(&self) -> Health {

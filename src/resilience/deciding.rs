@@ -112,7 +112,6 @@ impl Guard {
     }
 
     /// Returns whether the breaker is open.
-    #[cfg(feature = "top-keys")]
     pub fn is_open(&self) -> bool {
         self.breaker.is_open()
     }

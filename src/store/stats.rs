@@ -12,6 +12,7 @@ use super::durations::DurationCounts;
 pub struct Stats {
     keys: Option<usize>,
     bytes: Option<usize>,
+    leased: Option<(usize, u64)>,
     servers: Vec<ServerStats>,
 }
 
@@ -20,6 +21,14 @@ impl Stats {
     #[must_use]
     pub fn in_process(mut self, keys: usize, bytes: usize) -> Self {
         (self.keys, self.bytes) = (Some(keys), Some(bytes));
+        self
+    }
+
+    /// Sets the number of busy keys that this process watches or has [leased](crate::Consistency::Leased) units of, and the units
+    /// that are left.
+    #[must_use]
+    pub fn leased(mut self, keys: usize, units: u64) -> Self {
+        self.leased = Some((keys, units));
         self
     }
 
@@ -40,6 +49,18 @@ impl Stats {
     #[must_use]
     pub fn bytes(&self) -> Option<usize> {
         self.bytes
+    }
+
+    /// Returns the number of busy keys that this process watches or has leased units of; `None` without a leased policy.
+    #[must_use]
+    pub fn leased_keys(&self) -> Option<usize> {
+        self.leased.map(|(keys, _)| keys)
+    }
+
+    /// Returns the leased units that are left; `None` without a leased policy.
+    #[must_use]
+    pub fn leased_units(&self) -> Option<u64> {
+        self.leased.map(|(_, units)| units)
     }
 
     /// Returns the servers of the store, in a cluster its nodes.
@@ -66,6 +87,7 @@ impl Stats {
         Self {
             keys: local.keys,
             bytes: local.bytes,
+            leased: self.leased,
             servers,
         }
     }

@@ -205,6 +205,17 @@ pub trait Store: Any + Debug + Send + Sync {
         self.inner().map_or_else(done, Store::refresh_blocks)
     }
 
+    /// Gives back what this process has leased from the store, before it ends.
+    ///
+    /// The default does nothing, for stores that lease nothing.
+    ///
+    /// # Errors
+    ///
+    /// Any kind that describes why something was not given back. It counts as spent then.
+    fn drain(&self) -> StoreFuture<()> {
+        self.inner().map_or_else(done, Store::drain)
+    }
+
     /// Returns the misconfigurations found so far. A custom store logs each of its own once itself.
     fn warnings(&self) -> Vec<Warning> {
         self.inner().map(Store::warnings).unwrap_or_default()

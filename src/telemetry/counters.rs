@@ -19,7 +19,7 @@ pub(super) struct DecisionCounters {
 }
 
 /// The counters of one policy and tier, each registered with its first decision.
-type OutcomeCounters = [OnceLock<Counter>; 2 * OUTCOMES * PLACES];
+type OutcomeCounters = [[OnceLock<Counter>; PLACES]; 2 * OUTCOMES];
 
 impl DecisionCounters {
     /// Registers the counter of errors. The others follow with their first decision.
@@ -35,8 +35,7 @@ impl DecisionCounters {
     pub fn count(&self, policy: &Policy, is_shadow: bool, outcome: Outcome, counted_by: CountedBy) {
         let series = self.table.of(policy);
         let outcomes = usize::from(is_shadow) * OUTCOMES + outcome as usize;
-        let index = outcomes * PLACES + counted_by as usize;
-        let counter = series.value[index].get_or_init(|| {
+        let counter = series.value[outcomes][counted_by as usize].get_or_init(|| {
             counter!(
                 catalog::DECISIONS.name,
                 "policy" => series.policy.to_string(),

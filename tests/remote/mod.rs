@@ -7,6 +7,9 @@ mod credentials;
 mod denials;
 mod keys;
 mod lanes;
+#[cfg(feature = "test-util")]
+mod lease_walk;
+mod leases;
 mod network;
 mod refused;
 mod registration;

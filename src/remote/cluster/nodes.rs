@@ -37,7 +37,7 @@ use futures_util::future::join_all;
 use crate::{
     charge::{Receipt, Settlement},
     clock::{Clock, Timestamp},
-    key::{SLOTS, slot::slot_of},
+    key::{Key, SLOTS, slot::slot_of},
     resilience::Guards,
     task::{
         Mutex, RetryFuture, RetryOwner, RetryQueue, SingleTask,
@@ -50,6 +50,7 @@ use super::{
     super::{
         client::{Client, Nodes},
         connection::Lane,
+        leases::Leases,
         node::Node,
         protocol::{NodeAddress, Redirect},
         route,
@@ -119,6 +120,26 @@ impl Cluster {
             other.filter(|_| !is_up(&&self.first))
         });
         node.unwrap_or(&self.first).clone()
+    }
+
+    /// Returns the node of a key.
+    pub fn node_for(&self, key: &Key) -> Node {
+        if self.is_cluster() {
+            self.node_of(key.slot())
+        } else {
+            self.first.clone()
+        }
+    }
+
+    /// Returns the leases of this instance.
+    #[inline]
+    pub fn leases(&self) -> &Arc<Leases> {
+        &self.first.client.leases
+    }
+
+    /// Returns the number of instances that share the store, as far as is known.
+    pub fn instances(&self) -> u32 {
+        self.first.client.registration.instances()
     }
 
     /// Returns the nodes that decide: those with slots, and the first server while some slots are not known.

@@ -11,6 +11,7 @@
 //! fixed window    f  cost, limit, length                         end, used          (o: first hit, m: month)
 //! sliding log     g  cost, limit, length                         used, retry at, all back at
 //! sliding window  s  cost, limit, length, tick                   end, used before, used within
+//! lease           &  span, units, micros, report                 see `lease.rs`
 //! concurrency     c  cost, limit, lease, ticket                  slots in flight
 //!                 e  lease, may a take follow?, members          slots released
 //!                 k  lease, take again?, members                 a bit per missing member
@@ -40,14 +41,17 @@ use crate::{
     policy::Penalty,
 };
 
+use super::lease::LeaseReport;
+
 /// The arguments of a few charges.
 pub(super) type Arguments = SmallVec<[Argument; 4]>;
 
 /// One argument of the script.
 #[derive(Clone, Debug)]
 pub(super) enum Argument {
-    /// Members of a sorted set of slots: 8 bytes for the ticket and 3 for the number of slots.
-    Members(Box<[u8]>),
+    /// Packed bytes: what an instance reports of its leased units, or members of a sorted set of slots, with 8 bytes for the
+    /// ticket and 3 for the number of slots.
+    Bytes(Box<[u8]>),
     /// A cost or increment that never fits.
     Never,
     /// An integer, in decimal.
@@ -82,6 +86,8 @@ pub(super) enum Tag {
     Group = b'*',
     /// Before a charge: its units were admitted without Redis, and are added at most until no quota is left.
     Merge = b'=',
+    /// In place of a charge: leases units of a bucket.
+    Lease = b'&',
     /// A charge of a fixed window that is a calendar month.
     MonthWindow = b'm',
     /// Before a charge and its mark: a key that is denied several times is banned.
@@ -129,7 +135,7 @@ impl Argument {
     /// Appends the argument to a command.
     pub fn write(&self, command: &mut Cmd) {
         match self {
-            Self::Members(members) => command.arg(members.as_ref()),
+            Self::Bytes(bytes) => command.arg(bytes.as_ref()),
             Self::Never => command.arg(b"-1"),
             Self::Number(number) => command.arg(number),
             Self::Tag { bytes, length } => command.arg(&bytes[..*length]),
@@ -196,7 +202,11 @@ fn write_charge(arguments: &mut Arguments, charge: &Charge<'_>) {
     // Above every limit, and still exact in the script's doubles.
     let cost = charge.units().min(1 << 52);
     match charge.policy().counter() {
-        Counter::Bucket(bucket) => write_bucket_charge(arguments, bucket, cost),
+        Counter::Bucket(bucket) => {
+            // Where units may be leased, the script must know how long each of them takes.
+            let is_whole = cost == 1 || !charge.policy().is_leased();
+            write_bucket_charge(arguments, bucket, cost, is_whole);
+        }
         Counter::FixedWindow(window) => {
             let tag = match window.window_start() {
                 WindowStart::Clock => Tag::ClockWindow,
@@ -233,15 +243,15 @@ fn write_charge(arguments: &mut Arguments, charge: &Charge<'_>) {
     }
 }
 
-/// Appends a charge of a bucket. If a unit takes whole microseconds, the script only adds and compares; else it walks
-/// the lattice of the [`TokenBucket`].
-fn write_bucket_charge(arguments: &mut Arguments, bucket: &TokenBucket, cost: u64) {
+/// Appends a charge of a bucket. If a unit takes whole microseconds and the charge may be one increment (`is_whole`), the
+/// script only adds and compares; else it walks the lattice of the [`TokenBucket`].
+fn write_bucket_charge(arguments: &mut Arguments, bucket: &TokenBucket, cost: u64, is_whole: bool) {
     use Argument::{Never, Number};
 
     let quota_tag = bucket.quota_tag().to_be_bytes();
     let (units, micros) = bucket.refill();
     let fits = cost <= bucket.capacity();
-    if units == 1 {
+    if units == 1 && is_whole {
         arguments.extend([
             Argument::tag(Tag::Bucket, quota_tag),
             if fits { Number(cost * micros) } else { Never },
@@ -256,6 +266,18 @@ fn write_bucket_charge(arguments: &mut Arguments, bucket: &TokenBucket, cost: u6
             Number(micros),
         ]);
     }
+}
+
+/// Returns the arguments that report leased units of a bucket, and lease more.
+pub(super) fn lease(bucket: &TokenBucket, report: LeaseReport) -> Arguments {
+    let (units, micros) = bucket.refill();
+    Arguments::from_iter([
+        Argument::tag(Tag::Lease, bucket.quota_tag().to_be_bytes()),
+        Argument::Number(bucket.span()),
+        Argument::Number(units),
+        Argument::Number(micros),
+        Argument::Bytes(report.to_bytes().into()),
+    ])
 }
 
 // === Arguments of a settlement ===
@@ -384,7 +406,7 @@ fn slot_upkeep(tag: Tag, charges: &[Charge<'_>], flag: bool) -> Arguments {
         Argument::mark(tag),
         Argument::Number(clock::micros(longest) / 1_000),
         Argument::Number(u64::from(flag)),
-        Argument::Members(charges.iter().flat_map(member).collect()),
+        Argument::Bytes(charges.iter().flat_map(member).collect()),
     ])
 }
 
@@ -433,6 +455,8 @@ pub(super) fn decided_len(charge: &Charge<'_>) -> u8 {
 pub(super) const IN_SHADOW: u8 = 4;
 /// Added to the [`reply_len`] of a charge with a penalty.
 pub(super) const WITH_PENALTY: u8 = 8;
+/// In place of a [`reply_len`]: the reply is a [`LeaseReply`](super::lease::LeaseReply).
+pub(super) const OF_LEASE: u8 = 16;
 
 /// Returns the state of a policy from the reply to its charge. `now` is the time that the script decided by, and `is_made`
 /// whether the request was admitted.

@@ -7,6 +7,7 @@
 
 mod codec;
 mod keyspace;
+mod lease;
 mod redirect;
 pub(crate) mod reply;
 mod request;
@@ -15,6 +16,7 @@ mod script;
 #[cfg(fuzzing)]
 pub(super) use self::codec::reply_len;
 pub(super) use self::keyspace::{Keyspace, RedisKey};
+pub(super) use self::lease::{LEAST_UNITS, LeaseId, LeaseReply, LeaseReport, Purpose, can_lease};
 pub(super) use self::redirect::{NodeAddress, Redirect};
 pub(super) use self::reply::{Reply, RequestResult, malformed};
 pub(super) use self::request::{CancelHandle, Delivery, Request, takes_slots};

@@ -38,6 +38,7 @@ use crate::{
 use super::{
     super::connection::classify,
     codec::{self, ChargeReply, IN_SHADOW, WITH_PENALTY},
+    lease::LeaseReply,
 };
 
 /// The part of the script's reply for one request.
@@ -47,9 +48,16 @@ pub(in crate::remote) struct Reply {
     /// [`ADMITTED`], [`DENIED`] or [`FOREIGN`]; [`parse`] makes an error of [`FAILED`].
     outcome: u64,
     charges: SmallVec<[ChargeReply; 1]>,
+    /// Of a request that leases units.
+    lease: Option<Box<LeaseReply>>,
 }
 
 impl Reply {
+    /// Returns the reply to a request that leases units, unless another program wrote the key.
+    pub fn into_lease(self) -> Option<LeaseReply> {
+        self.lease.map(|lease| *lease)
+    }
+
     /// Returns whether all charges were made.
     pub fn is_admitted(&self) -> bool {
         self.outcome == ADMITTED
@@ -172,6 +180,9 @@ impl Integers<'_> {
     /// Returns the next request's part: its outcome, then its charges.
     fn reply(&mut self, decided_at: Timestamp, lens: &[u8]) -> Result<Reply, Error> {
         let outcome = self.next()?;
+        if lens == [codec::OF_LEASE] {
+            return self.lease(decided_at, outcome);
+        }
         let mut charges = lens
             .iter()
             .map(|len| self.charge(usize::from(len & !(IN_SHADOW | WITH_PENALTY))))
@@ -198,12 +209,29 @@ impl Integers<'_> {
             decided_at,
             outcome,
             charges,
+            lease: None,
         };
         if is_consistent {
             Ok(reply)
         } else {
             Err(malformed())
         }
+    }
+
+    /// Returns the rest of a reply to a request that leases units.
+    fn lease(&mut self, decided_at: Timestamp, outcome: u64) -> Result<Reply, Error> {
+        self.next()?;
+        let mut numbers = [0; LeaseReply::LEN];
+        for number in &mut numbers {
+            *number = self.next()?;
+        }
+        let lease = LeaseReply::of(decided_at, numbers).ok_or_else(malformed)?;
+        Ok(Reply {
+            decided_at,
+            outcome,
+            charges: SmallVec::new(),
+            lease: (outcome == ADMITTED).then(|| Box::new(lease)),
+        })
     }
 
     /// Returns the next charge: its flags, `len` integers, and one more if the flags require it.

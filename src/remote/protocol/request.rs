@@ -21,7 +21,7 @@ use redis::Cmd;
 use smallvec::SmallVec;
 
 use crate::{
-    algorithm::{Algorithm, Quota, WindowStart},
+    algorithm::{Algorithm, Counter, Quota, WindowStart},
     charge::{Charge, Merge, Settlement},
     clock::Timestamp,
     key::{Key, slot::slot_of},
@@ -32,6 +32,7 @@ use crate::{
 use super::{
     codec::{self, Argument, Arguments, MAX_TICKETS, Tag},
     keyspace::{Keyspace, RedisKey, hash_tag},
+    lease::LeaseReport,
     script::Script,
 };
 
@@ -137,6 +138,16 @@ impl Request {
             is_probe: false,
             run_number: None,
         })
+    }
+
+    /// Returns a request that reports the leased units of a key, and leases more; `None` unless the policy is a bucket.
+    pub fn lease(keyspace: &Keyspace, charge: &Charge<'_>, report: LeaseReport) -> Option<Self> {
+        let Counter::Bucket(bucket) = charge.policy().counter() else {
+            return None;
+        };
+        let mut request = Self::for_key_of(charge, keyspace, codec::lease(bucket, report));
+        request.reply_lens = SmallVec::from_iter([codec::OF_LEASE]);
+        Some(request)
     }
 
     /// Returns requests that renew the leases of slots, one for each key.

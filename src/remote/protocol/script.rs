@@ -148,7 +148,7 @@ impl Text {
 }
 
 /// Lines of `lua/decide.lua`, and the files that replace them.
-const BRANCHES: [(&str, &str); 7] = [
+const BRANCHES: [(&str, &str); 9] = [
     (
         "include('concurrency.lua')",
         include_str!("../../../lua/concurrency.lua"),
@@ -160,6 +160,10 @@ const BRANCHES: [(&str, &str); 7] = [
     (
         "include('fixed_window.lua')",
         include_str!("../../../lua/fixed_window.lua"),
+    ),
+    (
+        "include('lease.lua')",
+        include_str!("../../../lua/lease.lua"),
     ),
     (
         "include('penalty.lua')",
@@ -176,6 +180,11 @@ const BRANCHES: [(&str, &str); 7] = [
     (
         "include('token_bucket.lua')",
         include_str!("../../../lua/token_bucket.lua"),
+    ),
+    // After those that include it.
+    (
+        "include('ended_leases.lua')",
+        include_str!("../../../lua/ended_leases.lua"),
     ),
 ];
 

@@ -1,0 +1,60 @@
+//! Leases: units of busy keys that this instance spends without a round trip.
+//!
+//! ```text
+//! a charge under a leased policy ──▶ its key has units here? ── yes ──▶ admitted here (`table.rs`, `lease.rs`)
+//!                                            │ no                            │ few are left, or they end soon
+//!                                            ▼                               ▼
+//!                                  a plain charge in Redis           a report, in the background (`upkeep.rs`):
+//!                                                                    spent, left, wanted ──▶ lua/lease.lua ──▶ granted
+//! ```
+//!
+//! # Why is more than the quota never admitted?
+//!
+//! Redis keeps, beside the TAT, the units that are leased and not reported: sigma, as two numbers, one for each of the last two
+//! turns of a second. A charge or a lease is granted only if the debt and sigma fit into the span together. A report moves units
+//! from sigma into the debt. Units that are not reported when their lease ends count as spent then, and their holder spends none of
+//! them later. So at each moment `t` that Redis decides, `max(TAT, t) + sigma * T <= t + span`, where `T` is the time of a unit.
+//! Reported units of a span `(s, t]` number at most `(TAT - s) / T`, and unreported ones at most sigma. Together, a span has at
+//! most `capacity + (t - s) / T` units, as with a strict bucket, for any number of instances, and whatever is lost, late or out of
+//! order.
+//!
+//! That needs three rules of the holder:
+//!
+//! | rule | since |
+//! |---|---|
+//! | each unit is in one report at most, also if the fate of the report is unknown | a second report of it would free a unit that is in use |
+//! | a lease ends here before it ends in Redis: its time is counted from before the call, and 3 ms are left out | clocks run apart |
+//! | held units are reported as kept until their decision is admitted | as spent, they would turn into debt that decays, while they are not yet spent |
+//!
+//! # Why debit in advance, and not only count?
+//!
+//! A lease that was simply charged would over-admit: while it is idle the bucket refills, so Redis grants the same units to
+//! others. In a random test of that way, 3,986 of 4,000 runs broke the limit.
+//!
+//! # How large is a lease?
+//!
+//! As large as what the key is asked for here in 0.2 s, and at most a quarter of what is free times this instance's part of the
+//! requests; fewer than 4 units are not worth a call. All leases of a key together are at most a quarter of its capacity. So a
+//! denial, or the idle time of a holder, costs others a constant number of units, and never a part of the rate.
+//!
+//! # What a failure costs
+//!
+//! | | |
+//! |---|---|
+//! | an instance crashes | its units count as spent within 2 s |
+//! | a report or its reply is lost | the same; the units that are left are spent until their lease ends |
+//! | Redis stalls, or is down for a second | nothing: units are spent until their lease ends, or until a restart is noticed |
+//! | Redis loses its states | what is leased, a quarter of the capacity at most, on top of what any loss of states admits |
+//! | the server's clock is set forward | what is leased, once, on top of what a strict bucket gains |
+
+mod demand;
+mod lease;
+mod table;
+#[cfg(feature = "test-util")]
+mod trial;
+mod upkeep;
+
+pub(super) use self::table::Leases;
+#[cfg(feature = "test-util")]
+pub use self::trial::{LeaseTrial, TrialTaken};
+pub(super) use self::upkeep::{decide, drain, is_refund, settle_here};

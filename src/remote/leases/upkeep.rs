@@ -1,0 +1,364 @@
+//! Decisions under leased policies, and the calls that report leased units, lease more, and give them back.
+
+use std::{sync::Arc, time::Duration};
+
+use futures_util::future::join_all;
+use smallvec::SmallVec;
+
+use crate::{
+    algorithm::{Counter, Counting},
+    charge::{Charge, Charges, Correction, OwnedCharge, Settlement},
+    clock::{Clock, Timestamp},
+    decision::{CountedBy, Decision, PolicyState, Retry},
+    error::Error,
+    store::StoreFuture,
+    task::{
+        Running, home,
+        timer::{sleep, timeout},
+    },
+};
+
+use super::{
+    super::{
+        cluster::Cluster,
+        denial_cache::Validity,
+        node::Node,
+        protocol::{LeaseReply, LeaseReport, Purpose, Reply, Request},
+        route,
+    },
+    table::{Attempt, HeldUnits, LeaseKey, Leases},
+};
+
+/// Decides charges of which some are under leased policies: with the units that are here, and the rest by `ask`.
+pub(in crate::remote) fn decide(
+    cluster: &Arc<Cluster>,
+    charges: &[Charge<'_>],
+    ask: impl FnOnce(&[Charge<'_>]) -> StoreFuture<Decision>,
+) -> StoreFuture<Decision> {
+    let leases = cluster.leases();
+    // Shadow charges and candidates are made with the others or not at all, and a peek needs the state in Redis.
+    let is_plain = |charge: &Charge<'_>| !charge.is_shadow() && charge.units() > 0;
+    if !charges.iter().all(is_plain) {
+        return ask(charges);
+    }
+    let now = Clock::system().now();
+    let decision = match charges {
+        [charge] => match leases.take(charge, false, now) {
+            Attempt {
+                state: Some(state),
+                decided_at,
+                ..
+            } => {
+                let decision = Decision::of_one(CountedBy::Lease, decided_at, state);
+                StoreFuture::ready(Ok(decision))
+            }
+            Attempt { state: None, .. } => ask(charges),
+        },
+        charges => decide_several(cluster, charges, now, ask),
+    };
+    if leases.has_due() {
+        report_due(cluster);
+    }
+    decision
+}
+
+/// Holds the units of all charges that have some here, until the others are decided.
+fn decide_several(
+    cluster: &Arc<Cluster>,
+    charges: &[Charge<'_>],
+    now: Timestamp,
+    ask: impl FnOnce(&[Charge<'_>]) -> StoreFuture<Decision>,
+) -> StoreFuture<Decision> {
+    let leases = cluster.leases();
+    let attempts: SmallVec<[Option<Attempt>; 4]> = charges
+        .iter()
+        .map(|charge| {
+            let attempt = charge
+                .policy()
+                .is_leased()
+                .then(|| leases.take(charge, true, now))?;
+            attempt.state.is_some().then_some(attempt)
+        })
+        .collect();
+    if attempts.iter().all(Option::is_none) {
+        return ask(charges);
+    }
+    let held = Held {
+        leases: Arc::clone(leases),
+        units: charges
+            .iter()
+            .zip(&attempts)
+            .filter_map(|(charge, attempt)| Some(attempt.as_ref()?.held(charge)))
+            .collect(),
+        is_admitted: true,
+    };
+    let missing = charges.iter().zip(&attempts);
+    let rest: Charges<'_> = missing
+        .filter(|(_, attempt)| attempt.is_none())
+        .map(|(charge, _)| *charge)
+        .collect();
+    if rest.is_empty() {
+        let decided_at = attempts.iter().flatten().map(|attempt| attempt.decided_at);
+        let decided_at = decided_at.min().unwrap_or(now);
+        let states = attempts
+            .iter()
+            .flatten()
+            .filter_map(|attempt| attempt.state);
+        let decision = Decision::new(CountedBy::Lease, decided_at, states);
+        drop(held);
+        return StoreFuture::ready(Ok(decision));
+    }
+    let charges: SmallVec<[OwnedCharge; 4]> = charges.iter().map(Charge::to_owned).collect();
+    ask(&rest).map(move |result| held.end(result, &charges, attempts))
+}
+
+/// Units that a decision under way holds. If nobody learns how it ended, they count as spent.
+struct Held {
+    leases: Arc<Leases>,
+    units: SmallVec<[HeldUnits; 4]>,
+    is_admitted: bool,
+}
+
+impl Held {
+    /// Ends the decision on the other charges, and puts the states in the order of all charges.
+    fn end(
+        mut self,
+        result: Result<Decision, Error>,
+        charges: &[OwnedCharge],
+        attempts: SmallVec<[Option<Attempt>; 4]>,
+    ) -> Result<Decision, Error> {
+        let rest = result.inspect_err(|error| self.is_admitted = !error.was_not_executed())?;
+        self.is_admitted = rest.is_allowed();
+        let mut others = rest.states().iter();
+        let states = charges.iter().zip(attempts).map(|(charge, attempt)| {
+            match attempt.and_then(|attempt| attempt.state) {
+                Some(state) if rest.is_allowed() => state,
+                Some(state) => charge.borrow().after_denial(state, &rest),
+                None => {
+                    let state = *others.next().expect("one state per charge");
+                    state.with_counted_by(state.counted_by().unwrap_or(rest.counted_by()))
+                }
+            }
+        });
+        let decision = Decision::new(rest.counted_by(), rest.decided_at(), states).timed_as(&rest);
+        Ok(match rest.ticket() {
+            Some(ticket) => decision.with_ticket(ticket),
+            None => decision,
+        })
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        for units in &self.units {
+            self.leases.end_hold(*units, self.is_admitted);
+        }
+    }
+}
+
+/// Refunds charges of leased units: here, what was not reported, which is removed. The others get what Redis needs to refund them.
+///
+/// One that is in the report under way waits for its end, at most for the deadline of a decision: Redis can refund it then.
+pub(in crate::remote) async fn settle_here(cluster: &Cluster, settlements: &mut Vec<Settlement>) {
+    let leases = cluster.leases();
+    let ending = async {
+        for settlement in settlements
+            .iter()
+            .filter(|settlement| is_refund(settlement))
+        {
+            let (charge, token) = (settlement.charge(), settlement.mark().refunded_before);
+            let mut pause = FIRST_PAUSE;
+            while leases.is_reporting(&charge, token) {
+                sleep(pause).await;
+                pause *= 2;
+            }
+        }
+    };
+    let _ = timeout(cluster.first().client.deadline, ending).await;
+    settlements.retain_mut(|settlement| {
+        let (Correction::Refund(units), CountedBy::Lease) =
+            (settlement.correction(), settlement.counted_by())
+        else {
+            return true;
+        };
+        let token = settlement.mark().refunded_before;
+        match leases.refund(&settlement.charge(), units, token) {
+            Ok(()) => false,
+            Err(total) => {
+                settlement.set_refunded_before(total);
+                true
+            }
+        }
+    });
+}
+
+/// Returns whether a settlement refunds leased units.
+pub(in crate::remote) fn is_refund(settlement: &Settlement) -> bool {
+    let is_refund = matches!(settlement.correction(), Correction::Refund(_));
+    is_refund && settlement.counted_by() == CountedBy::Lease
+}
+
+// === Reports ===
+
+/// Reports the units of all keys that are due, in the background.
+fn report_due(cluster: &Arc<Cluster>) {
+    let leases = cluster.leases();
+    start_sweep(cluster);
+    if !leases.begin_reporting() {
+        return;
+    }
+    let reporting = {
+        let cluster = Arc::clone(cluster);
+        async move {
+            let (leases, now) = (cluster.leases(), Clock::system().now());
+            let due = leases.take_due();
+            let instances = cluster.instances();
+            let reports = due.into_iter().filter_map(|key| {
+                let (charge, report) = leases.begin_report(key, instances, now)?;
+                Some(send(&cluster, key, charge, report))
+            });
+            join_all(reports).await;
+        }
+    };
+    if home::spawn(reporting).is_none() {
+        // Without a thread, requests ask Redis.
+        leases.forget_due();
+    }
+}
+
+fn start_sweep(cluster: &Arc<Cluster>) {
+    let sweep = |running| sweep(Arc::clone(cluster), running);
+    cluster.leases().sweep.start(sweep);
+}
+
+/// Gives back the units of idle keys, until no key is left.
+async fn sweep(cluster: Arc<Cluster>, running: Running) {
+    while cluster.leases().has_keys() {
+        sleep(SWEEP_INTERVAL).await;
+        give_back(&cluster, false).await;
+    }
+    drop(running);
+    // A key may have been added just before.
+    if cluster.leases().has_keys() {
+        start_sweep(&cluster);
+    }
+}
+
+/// Gives all units back, within the deadline of a decision.
+pub(in crate::remote) async fn drain(cluster: Arc<Cluster>) {
+    let draining = async {
+        loop {
+            give_back(&cluster, true).await;
+            match cluster.leases().usage(Clock::system().now()) {
+                // Those that a report or a decision under way has are next.
+                Some((_, units)) if units > 0 => sleep(FIRST_PAUSE).await,
+                Some(_) | None => return,
+            }
+        }
+    };
+    let _ = timeout(cluster.first().client.deadline, draining).await;
+}
+
+async fn give_back(cluster: &Arc<Cluster>, is_all: bool) {
+    let reports = cluster.leases().give_back(is_all, Clock::system().now());
+    let sent = reports
+        .into_iter()
+        .map(|(key, charge, report)| send(cluster, key, charge, report));
+    join_all(sent).await;
+}
+
+/// Sends a report, and takes its reply over.
+async fn send(cluster: &Arc<Cluster>, key: LeaseKey, charge: OwnedCharge, report: LeaseReport) {
+    let mut under_way = UnderWay {
+        leases: cluster.leases(),
+        key,
+        was_sent: false,
+        has_ended: false,
+    };
+    let charge = charge.borrow();
+    let node = cluster.node_for(charge.key());
+    let is_down = node.guard().is_some_and(|guard| guard.is_open());
+    let request = Request::lease(&node.client.keyspace, &charge, report);
+    let Some(request) = request.filter(|_| !is_down) else {
+        return;
+    };
+    let (sent_at, validity) = (Clock::system().now(), node.client.denials.validity());
+    under_way.was_sent = true;
+    let reply = route::submit(&node.client, Box::new(request)).await;
+    if let Err(error) = &reply {
+        under_way.was_sent = !error.was_not_executed();
+    }
+    let Some(reply) = reply.ok().and_then(Reply::into_lease) else {
+        return;
+    };
+    under_way.has_ended = true;
+    cluster
+        .leases()
+        .end_report(key, &reply, Clock::system().now());
+    if !reply.is_late {
+        note(&node, &charge, &reply, report);
+        keep_denial(&node, &charge, &reply, (sent_at, validity));
+    }
+}
+
+/// A report under way. One that ends without a reply has failed.
+struct UnderWay<'a> {
+    leases: &'a Leases,
+    key: LeaseKey,
+    was_sent: bool,
+    has_ended: bool,
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            let now = Clock::system().now();
+            self.leases.fail_report(self.key, self.was_sent, now);
+        }
+    }
+}
+
+/// Notes the state of a key for an outage, as if all leased units were spent.
+fn note(node: &Node, charge: &Charge<'_>, reply: &LeaseReply, report: LeaseReport) {
+    let (Some(guard), Counter::Bucket(bucket)) = (node.guard(), charge.policy().counter()) else {
+        return;
+    };
+    let kept = match report.purpose {
+        Purpose::Keep => report.kept,
+        Purpose::GiveBack | Purpose::Reset => 0,
+    };
+    let leased = reply.leased_elsewhere + reply.granted + u64::from(kept);
+    let (now, micros) = (reply.decided_at, bucket.micros_up(leased));
+    let state = bucket.state(reply.tat.max(now.as_micros()) + micros);
+    let name = *charge.policy().name();
+    let state = PolicyState::counted(name, bucket.usage(&state, now), Retry::Now);
+    let decision = Decision::of_one(CountedBy::Shared, now, bucket.annotate(state));
+    guard.conclude(Ok(decision), &mut std::iter::once(charge.cost(0)));
+}
+
+/// Keeps the denial of a request if the debt alone denies it: leased units that come back cannot admit it.
+fn keep_denial(
+    node: &Node,
+    charge: &Charge<'_>,
+    reply: &LeaseReply,
+    (sent_at, validity): (Timestamp, Validity),
+) {
+    let Counter::Bucket(bucket) = charge.policy().counter() else {
+        return;
+    };
+    let now = reply.decided_at;
+    let denied_for = reply.denied_for(bucket, charge.units());
+    if denied_for.is_zero() {
+        return;
+    }
+    let usage = bucket.usage(&bucket.state(reply.tat), now);
+    let name = *charge.policy().name();
+    let state = PolicyState::counted(name, usage, Retry::At(now + denied_for));
+    let denials = &node.client.denials;
+    denials.put(charge, &state, (sent_at, now), validity);
+}
+
+/// The first wait for a report under way. The next ones are longer.
+const FIRST_PAUSE: Duration = Duration::from_millis(1);
+/// How often idle keys are looked for.
+const SWEEP_INTERVAL: Duration = Duration::from_millis(100);

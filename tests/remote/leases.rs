@@ -1,0 +1,317 @@
+//! Leased units: decisions without a round trip, within the limit whatever the instances do.
+
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+use tollgate::{
+    Consistency, Decision, Key, Policy, Quota, RateLimiter,
+    charge::{Charge, Receipt},
+    decision::CountedBy,
+    remote::RedisStore,
+    store::Store,
+};
+
+use crate::support::{Cluster, Mode, Proxy, Server};
+
+const ADA: &str = "ada";
+
+fn limiter(url: &str) -> RateLimiter {
+    let store = RedisStore::builder(url).deadline(Duration::from_secs(5));
+    let limiter = RateLimiter::builder().redis(store).build();
+    limiter.expect("a usable limiter")
+}
+
+/// So little comes back in a test that it does not matter: a unit in 36 s.
+fn leased(name: &str) -> Policy {
+    Policy::new(name, Quota::per_hour(100).burst(1_000)).consistency(Consistency::Leased)
+}
+
+async fn check(limiter: &RateLimiter, charges: &[Charge<'_>]) -> Decision {
+    limiter.check(charges).await.expect("a decision")
+}
+
+/// Asks until a request is admitted by leased units. Returns the units that were admitted.
+async fn until_leased(limiter: &RateLimiter, charge: Charge<'_>) -> u64 {
+    let mut admitted = 0;
+    loop {
+        let decision = check(limiter, &[charge]).await;
+        assert!(decision.is_allowed(), "{decision:?}");
+        admitted += charge.units();
+        if decision.counted_by() == CountedBy::Lease {
+            return admitted;
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Takes all units that the fleet still admits on this instance. Returns how many there were.
+async fn take_the_rest(limiter: &RateLimiter, charge: Charge<'_>) -> u64 {
+    let mut admitted = 0;
+    while check(limiter, &[charge]).await.is_allowed() {
+        admitted += charge.units();
+        tokio::task::yield_now().await;
+    }
+    admitted
+}
+
+fn calls(server: &Server) -> u64 {
+    let calls = server.command_calls();
+    calls.get("evalsha").copied().unwrap_or(0)
+}
+
+#[tokio::test]
+async fn busy_key_asks_redis_now_and_then() {
+    let server = Server::start();
+    let one = limiter(&server.url());
+    let policy = Policy::new("busy", Quota::per_second(100_000)).consistency(Consistency::Leased);
+    let charge = policy.charge(Key::new(ADA));
+    until_leased(&one, charge).await;
+    server.flush_stats();
+    let started = Instant::now();
+    let (mut here, mut all) = (0_u64, 0_u64);
+    while started.elapsed() < Duration::from_millis(500) {
+        let decision = check(&one, &[charge]).await;
+        assert!(decision.is_allowed(), "{decision:?}");
+        here += u64::from(decision.counted_by() == CountedBy::Lease);
+        all += 1;
+        tokio::task::yield_now().await;
+    }
+    // Those that are not counted here are from while the leases grew.
+    assert!(here * 10 > all * 9, "{here} of {all} here");
+    assert!(calls(&server) * 10 < all, "{} calls", calls(&server));
+}
+
+#[tokio::test]
+async fn instances_admit_no_more_than_the_limit_together() {
+    let server = Server::start();
+    let instances = [(); 4].map(|()| limiter(&server.url()));
+    let policy = leased("together");
+    let charge = policy.charge(Key::new(ADA));
+    let floods = instances.iter().map(|limiter| async {
+        let (mut admitted, mut here) = (0_u64, 0_u64);
+        for _ in 0..1_500 {
+            let decision = check(limiter, &[charge]).await;
+            admitted += u64::from(decision.is_allowed());
+            here += u64::from(decision.counted_by() == CountedBy::Lease);
+            tokio::task::yield_now().await;
+        }
+        (admitted, here)
+    });
+    let admitted = join_all(floods).await;
+    let sum: u64 = admitted.iter().map(|(admitted, _)| admitted).sum();
+    assert_eq!(sum, 1_000, "{admitted:?}");
+    assert!(admitted.iter().any(|(_, here)| *here > 0), "{admitted:?}");
+}
+
+#[tokio::test]
+async fn cold_key_is_charged_as_under_a_strict_policy() {
+    let server = Server::start();
+    let one = limiter(&server.url());
+    let policy = leased("cold");
+    let charge = policy.charge(Key::new(ADA));
+    for _ in 0..2 {
+        assert_eq!(check(&one, &[charge]).await.counted_by(), CountedBy::Shared);
+    }
+    let stored: Vec<u8> = redis::cmd("GET")
+        .arg("tollgate:{ada}:cold")
+        .query(&mut server.connection())
+        .expect("the state");
+    assert_eq!(stored.len(), 11);
+}
+
+#[tokio::test]
+async fn drained_units_are_those_of_others() {
+    let server = Server::start();
+    let [one, other] = [(); 2].map(|()| limiter(&server.url()));
+    let policy = leased("drained");
+    let charge = policy.charge(Key::new(ADA));
+    let spent = until_leased(&one, charge).await;
+    one.drain().await.expect("drained");
+    assert_eq!(spent + take_the_rest(&other, charge).await, 1_000);
+    // It goes on to work.
+    assert!(!check(&one, &[charge]).await.is_allowed());
+}
+
+#[tokio::test]
+async fn units_of_an_idle_key_go_back() {
+    let server = Server::start();
+    let [one, other] = [(); 2].map(|()| limiter(&server.url()));
+    let policy = leased("idle");
+    let charge = policy.charge(Key::new(ADA));
+    let mut spent = until_leased(&one, charge).await;
+    let started = Instant::now();
+    // They go back in a second, and count as spent after two.
+    loop {
+        spent += take_the_rest(&other, charge).await;
+        if spent == 1_000 {
+            break;
+        }
+        assert!(started.elapsed() < Duration::from_millis(1_900), "{spent}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn denied_group_gives_leased_units_back() {
+    let server = Server::start();
+    let one = limiter(&server.url());
+    let policy = leased("group");
+    let strict = Policy::new("strict", Quota::per_hour(1));
+    let (charge, other) = (policy.charge(Key::new(ADA)), strict.charge(Key::new(ADA)));
+    let mut spent = until_leased(&one, charge).await;
+    assert!(check(&one, &[charge, other]).await.is_allowed());
+    spent += 1;
+    for _ in 0..20 {
+        let decision = check(&one, &[charge, other]).await;
+        assert!(!decision.is_allowed());
+        let states: Vec<_> = decision
+            .states()
+            .iter()
+            .map(|state| state.policy().as_str())
+            .collect();
+        assert_eq!(states, ["group", "strict"]);
+        let denying = decision.denying().map(|state| state.policy().as_str());
+        assert_eq!(denying, Some("strict"));
+    }
+    assert_eq!(spent + take_the_rest(&one, charge).await, 1_000);
+}
+
+#[tokio::test]
+async fn refunds_of_leased_units_are_exact() {
+    let server = Server::start();
+    let one = limiter(&server.url());
+    let policy = leased("refunds");
+    let charge = policy.charge(Key::new(ADA));
+    let mut spent = until_leased(&one, charge).await;
+    let mut receipts = Vec::new();
+    for _ in 0..200 {
+        let decision = check(&one, &[charge]).await;
+        assert!(decision.is_allowed());
+        receipts.push(Receipt::of(&[charge], &decision).expect("it was charged"));
+        spent += 1;
+        tokio::task::yield_now().await;
+    }
+    for receipt in receipts {
+        let settled = one.settle(receipt.actual_cost(|_, _| 0)).await;
+        settled.expect("settled");
+    }
+    let rest = take_the_rest(&one, charge).await;
+    // Never more, and nearly all of them: what was reported is refunded as far as Redis can tell it from other charges.
+    assert!(spent + rest <= 1_200, "{spent} and {rest}");
+    assert!(spent + rest >= 1_190, "{spent} and {rest}");
+}
+
+#[tokio::test]
+async fn reset_leaves_only_leased_units_charged() {
+    let server = Server::start();
+    let [one, other] = [(); 2].map(|()| limiter(&server.url()));
+    let policy = leased("reset");
+    let charge = policy.charge(Key::new(ADA));
+    until_leased(&one, charge).await;
+    take_the_rest(&other, charge).await;
+    other.reset(&policy, &Key::new(ADA)).await.expect("reset");
+    let all = take_the_rest(&one, charge).await + take_the_rest(&other, charge).await;
+    assert!((750..=1_000).contains(&all), "{all}");
+}
+
+#[tokio::test]
+async fn leased_units_outlast_a_stall() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.address()).await;
+    let policy = Policy::new("stall", Quota::per_second(100_000)).consistency(Consistency::Leased);
+    let store = RedisStore::builder(proxy.url()).build();
+    let store = store.expect("a usable store");
+    let one = RateLimiter::new(store.clone(), [policy.clone()]);
+    let one = one.expect("a usable limiter");
+    let charge = policy.charge(Key::new(ADA));
+    while store.stats().leased_units() < Some(100) {
+        // Until the leases are as large as the demand, a decision may come too late.
+        let _ = one.check(&[charge]).await;
+        tokio::task::yield_now().await;
+    }
+    proxy.set(Mode::BlackHole);
+    for _ in 0..50 {
+        let decision = check(&one, &[charge]).await;
+        assert_eq!(decision.counted_by(), CountedBy::Lease);
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+#[tokio::test]
+async fn nodes_of_a_cluster_lease_too() {
+    let cluster = Cluster::shared(3);
+    let one = limiter(&cluster.nodes[0].url());
+    let policy = leased("cluster");
+    for key in ["leased-a", "leased-b", "leased-c", "leased-d", "leased-e"] {
+        let charge = policy.charge(Key::new(key));
+        let spent = until_leased(&one, charge).await;
+        assert_eq!(spent + take_the_rest(&one, charge).await, 1_000, "{key}");
+    }
+}
+
+#[tokio::test]
+async fn flood_on_a_denied_key_asks_redis_now_and_then() {
+    let server = Server::start();
+    let one = limiter(&server.url());
+    let policy = leased("flood");
+    let charge = policy.charge(Key::new(ADA));
+    take_the_rest(&one, charge).await;
+    // Once a report has shown that the debt alone denies.
+    while check(&one, &[charge]).await.counted_by() != CountedBy::DenialCache {
+        tokio::task::yield_now().await;
+    }
+    server.flush_stats();
+    let flood = (0..2_000).map(|_| one.check(&[charge]));
+    for decision in join_all(flood).await {
+        assert!(!decision.expect("a decision").is_allowed());
+    }
+    // At most a report, and the registration of the instance.
+    assert!(calls(&server) <= 2, "{} calls", calls(&server));
+}
+
+#[test]
+fn policies_that_cannot_be_leased_are_refused_with_the_reason() {
+    use tollgate::{
+        algorithm::{Algorithm, WindowStart},
+        policy::Penalty,
+    };
+
+    let quota = Quota::per_hour(100);
+    let windowed = |algorithm| {
+        let policy = Policy::new("windowed", quota).algorithm(algorithm);
+        policy.consistency(Consistency::Leased)
+    };
+    let refused = [
+        (
+            windowed(Algorithm::SlidingLog),
+            "only token and leaky buckets",
+        ),
+        (
+            windowed(Algorithm::FixedWindow(WindowStart::Clock)),
+            "only token and leaky buckets",
+        ),
+        (
+            leased("denied").count_denied(true),
+            "remove the penalty and count_denied()",
+        ),
+        (
+            leased("ban").penalty(Penalty::after(3, Duration::from_secs(3_600))),
+            "remove the penalty and count_denied()",
+        ),
+        (
+            Policy::new("small", Quota::per_second(15)).consistency(Consistency::Leased),
+            "set a burst of 16 or more",
+        ),
+        (
+            Policy::concurrency("slots", 100).consistency(Consistency::Leased),
+            "slots are held",
+        ),
+    ];
+    for (policy, reason) in refused {
+        let error = policy.validate().expect_err(reason).to_string();
+        assert!(
+            error.contains("cannot be Leased") && error.contains(reason),
+            "{error}"
+        );
+    }
+}
