@@ -72,8 +72,8 @@ pub use self::rule_set::{Format, RuleSet, RuleSetReader};
 // The fields of a file, for the tests of this package. A rule set is read from text and written as JSON.
 #[doc(hidden)]
 pub use self::spec::{
-    AddressHeaderSpec, AlgorithmName, ApiKeySpec, ClientIpSpec, ClientNetworksSpec, CookieSpec,
-    CostSpec, DefaultsSpec, HeaderFamily, KeySpec, LimitSettingsSpec, LimitSpec, ModeName,
-    OnMissingKeyName, OneOrMany, OutageName, OverrideSpec, PenaltySpec, ProxiesSpec, QuotaSpec,
-    RequestSpec, RuleSetSpec, RuleSpec, TierSourceSpec, WindowStartName,
+    AddressHeaderSpec, AlgorithmName, ApiKeySpec, ClientIpSpec, ClientNetworksSpec,
+    ConsistencyName, CookieSpec, CostSpec, DefaultsSpec, HeaderFamily, KeySpec, LimitSettingsSpec,
+    LimitSpec, ModeName, OnMissingKeyName, OneOrMany, OutageName, OverrideSpec, PenaltySpec,
+    ProxiesSpec, QuotaSpec, RequestSpec, RuleSetSpec, RuleSpec, TierSourceSpec, WindowStartName,
 };

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::{
     algorithm::{Algorithm, QueueLimits, Quota, WindowStart},
     error::Error,
-    policy::{OnOutage, Policy},
+    policy::{Consistency, OnOutage, Policy},
 };
 
 use super::{
@@ -175,6 +175,15 @@ impl PolicySteps {
         let outage = spec.outage.or(fields.reading.defaults.outage);
         let outage = outage.map(OnOutage::from).unwrap_or_default();
         self.policy = self.policy.clone().on_outage(outage);
+        spec.consistency = fields.read("consistency", choice);
+        if let Some(consistency) = spec.consistency
+            && self.has_limit
+        {
+            let consistency = Consistency::from(consistency);
+            self.apply(fields, "consistency", |policy| {
+                policy.consistency(consistency)
+            });
+        }
     }
 
     /// Changes the setting of a field, unless the policy could not work then, which is noted. Returns whether it was changed.

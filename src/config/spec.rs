@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::{
     algorithm::WindowStart,
-    policy::OnOutage,
+    policy::{Consistency, OnOutage},
     rules::{OnMissingKey, RuleMode},
 };
 
@@ -144,6 +144,8 @@ mappings! {
         candidate?: QuotaSpec,
         /// Choice while Redis is unavailable. Default: `local`.
         outage?: OutageName,
+        /// Whether each request asks Redis. Default: `strict`.
+        consistency?: ConsistencyName,
     }
 }
 
@@ -482,6 +484,16 @@ names! {
 }
 
 names! {
+    /// Whether each request asks Redis.
+    ConsistencyName {
+        /// Busy keys are decided by units that this instance has leased.
+        Leased = "leased",
+        /// Each request asks Redis.
+        Strict = "strict",
+    }
+}
+
+names! {
     /// Choice for requests without a key.
     OnMissingKeyName {
         /// Rejects the request.
@@ -522,6 +534,7 @@ macro_rules! meanings {
 }
 
 meanings! {
+    ConsistencyName => Consistency { Leased, Strict }
     ModeName => RuleMode { Enforce, Off, Shadow }
     OnMissingKeyName => OnMissingKey { Reject, Share, Skip }
     OutageName => OnOutage { Allow, Deny, Local }

@@ -284,6 +284,12 @@ rules:
     candidate: 40/month
     tiers: { free: 1/month, none: forbidden }
     tier_from: { custom: plan }
+  - id: leased
+    key: global
+    algorithm: token_bucket
+    limit: 1000/s
+    count_denied: false
+    consistency: leased
 "#;
 
 #[test]
