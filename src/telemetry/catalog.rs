@@ -82,6 +82,10 @@ define! {
         "Memory of the keys that are counted in this process.";
     KEYS = Gauge "tollgate_keys" in Count:
         "Keys that are counted in this process.";
+    LEASED_KEYS = Gauge "tollgate_leased_keys" in Count:
+        "Busy keys that this process watches or has leased units of.";
+    LEASED_UNITS = Gauge "tollgate_leased_units" in Count:
+        "Leased units that this process has not spent.";
     LIVE_INSTANCES = Gauge "tollgate_live_instances" in Count:
         "Live instances that share the store.";
     NETWORK = Gauge "tollgate_redis_network_seconds" in Seconds:

@@ -24,6 +24,12 @@ pub(crate) fn record(limiter: &str, stats: &Stats, health: &Health, held_slots: 
     if let Some(bytes) = stats.bytes() {
         set(&catalog::KEY_BYTES, float(bytes as u64));
     }
+    if let Some(keys) = stats.leased_keys() {
+        set(&catalog::LEASED_KEYS, float(keys as u64));
+    }
+    if let Some(units) = stats.leased_units() {
+        set(&catalog::LEASED_UNITS, float(units));
+    }
     if let Some(instances) = health.instances() {
         set(&catalog::LIVE_INSTANCES, float(instances));
     }

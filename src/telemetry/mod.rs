@@ -26,6 +26,8 @@
 //! | `tollgate_stuck_slots` | gauge | | `limiter` | hash slots of a cluster that no node decides on |
 //! | `tollgate_live_instances` | gauge | | `limiter` | live instances that share the store, with this one; only once it is known. Idle instances do not count |
 //! | `tollgate_pending_merges` | gauge | | `limiter` | keys that were decided locally and are not merged into the shared store yet |
+//! | `tollgate_leased_keys` | gauge | | `limiter` | busy keys that this process watches or has [leased](crate::Consistency::Leased) units of |
+//! | `tollgate_leased_units` | gauge | | `limiter` | leased units that it has not spent |
 //! | `tollgate_keys` | gauge | | `limiter` | keys in the in-process store; over Redis, the one of the fallback |
 //! | `tollgate_key_bytes` | gauge | bytes | `limiter` | the memory of these keys |
 //! | `tollgate_held_slots` | gauge | | `limiter` | concurrency slots that requests of this process hold |
@@ -38,7 +40,7 @@
 //! | `tier` | name of the caller's tier; `none` for the policy's own quota |
 //! | `mode` | `enforced`, or `shadow` for rules in [shadow](crate::rules::RuleMode) and candidates, whose outcome `limited` denies nobody: filter by it |
 //! | `outcome` | `allowed`, `limited` or `unavailable`: the [outcome](crate::decision::Outcome) of this policy. Requests of a banned or blocked key are `limited` too |
-//! | `counted_by` | `shared`, `denial_cache`, `in_process`, `fallback` or `uncounted`, see [`CountedBy`](crate::decision::CountedBy) |
+//! | `counted_by` | `shared`, `lease`, `denial_cache`, `in_process`, `fallback` or `uncounted`, see [`CountedBy`](crate::decision::CountedBy) |
 //! | `server` | address of the server; `unknown` if only a pool of the application has it |
 //! | `limiter` | the argument of [`record_gauges`] |
 //!

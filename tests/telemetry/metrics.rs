@@ -18,7 +18,7 @@ use http::{Request, Response, StatusCode};
 use metrics::set_default_local_recorder;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusRecorder};
 use tollgate::{
-    ErrorKind, Key, OnOutage, Policy, Quota, RateLimitLayer, RateLimiter, RequestHead,
+    Consistency, ErrorKind, Key, OnOutage, Policy, Quota, RateLimitLayer, RateLimiter, RequestHead,
     block::Block,
     call::CallLimitLayer,
     charge::Receipt,
@@ -210,6 +210,9 @@ async fn everything() -> String {
     let charges = [uploads.charge(Key::new("ada"))];
     let decision = limiter.check(&charges).await.expect("a decision");
     let hold = limiter.hold(Receipt::of(&charges, &decision).expect("a slot"));
+    let leased = Policy::new("leased", Quota::per_hour(100)).consistency(Consistency::Leased);
+    let decision = limiter.check(&[leased.charge(Key::new("ada"))]).await;
+    assert!(decision.is_ok_and(|decision| decision.is_allowed()));
     until(
         || limiter.health().instances().is_some(),
         async || {
