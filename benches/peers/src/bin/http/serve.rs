@@ -19,7 +19,7 @@ use tokio::{
     runtime::{Builder, Runtime},
 };
 use tollgate::{
-    OnOutage, Policy, Quota, RateLimitLayer,
+    Consistency, OnOutage, Policy, Quota, RateLimitLayer,
     builder::RateLimitLayerBuilder,
     extract::PeerIp,
     headers::Headers,
@@ -122,9 +122,19 @@ fn store(context: &Context) -> RedisStoreBuilder {
     RedisStore::builder(context.redis_url.as_str()).prefix(prefix)
 }
 
+fn leased_on_redis(context: &Context) -> RateLimitLayerBuilder {
+    let quota = Quota::per_second(1_000_000).burst(1_000_000_000_000);
+    let policy = Policy::new("peer", quota).consistency(Consistency::Leased);
+    of_policy(policy, store(context))
+}
+
 fn in_store(quota: Quota, store: RedisStoreBuilder) -> RateLimitLayerBuilder {
+    of_policy(Policy::new("peer", quota), store)
+}
+
+fn of_policy(policy: Policy, store: RedisStoreBuilder) -> RateLimitLayerBuilder {
     // A request that Redis does not count gets a 503, which makes the row void.
-    let policy = Policy::new("peer", quota).on_outage(OnOutage::Deny);
+    let policy = policy.on_outage(OnOutage::Deny);
     RateLimitLayer::builder()
         .policy(policy.key(PeerIp))
         .redis(store)
@@ -282,6 +292,20 @@ pub const ROUTERS: &[Router] = &[
         headers: 3,
         uses_redis: true,
         add_layer: |app, context| tollgate(app, on_redis(context)),
+    },
+    Router {
+        name: "tollgate on Redis, leased: allowed, no headers",
+        denies: false,
+        headers: 0,
+        uses_redis: true,
+        add_layer: |app, context| tollgate(app, leased_on_redis(context).headers(Headers::none())),
+    },
+    Router {
+        name: "tollgate on Redis, leased: allowed, 3 headers",
+        denies: false,
+        headers: 3,
+        uses_redis: true,
+        add_layer: |app, context| tollgate(app, leased_on_redis(context)),
     },
     Router {
         name: "tollgate on Redis: denied, JSON, 4 headers",

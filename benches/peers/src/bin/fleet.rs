@@ -1,0 +1,396 @@
+//! Several processes on one Redis: strict and leased policies, on one hot key or on many.
+//!
+//! `cargo run --release --ignore-rust-version --bin fleet -- [--processes 8] [--seconds 3] [--keys 1] [--limit 100000]
+//! [--burst 100000] [--load 0] [--round-trip 0] [--fault none]`
+//!
+//! The limit is in units a second for each key. `--load` is the part of the limit of all keys that is asked
+//! for, 0 for as much as the processes can. Keys are picked by Zipf's law. `--round-trip` adds milliseconds. `--fault` is `none`,
+//! `kill` (a process in the middle) or `stop` (a process for 5 s).
+//!
+//! The worst span is how many units the hottest key was admitted beyond its burst and rate, in any span of whole milliseconds.
+
+#[path = "../../../support/histogram.rs"]
+#[allow(dead_code, reason = "others use the rest of it")]
+mod histogram;
+#[path = "../../../../tests/support/proxy.rs"]
+#[allow(dead_code, reason = "others use the rest of it")]
+mod proxy;
+
+use std::{
+    collections::BTreeMap,
+    io::{BufRead, BufReader, Write},
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use futures_util::future::join_all;
+use redis::Client;
+use tokio::runtime::{Builder, Runtime};
+use tollgate::{
+    Consistency, Key, Policy, Quota, RateLimiter, decision::CountedBy, remote::RedisStore,
+};
+use tollgate_peers::{arguments::Arguments, cpu, server::Server};
+
+use self::{
+    histogram::Histogram,
+    proxy::{Mode, Proxy},
+};
+
+fn main() {
+    let arguments = Arguments::of_process();
+    if arguments.subcommand("child").is_some() {
+        return ask(&arguments);
+    }
+    println!(
+        "| policy | decisions/s | admitted, of the limit | here | Redis calls a decision | Redis, % of a core | p50 / p99 / p99.9 us | worst span, units |"
+    );
+    println!("|---|---|---|---|---|---|---|---|");
+    for consistency in ["strict", "leased"] {
+        measure(&arguments, consistency);
+    }
+}
+
+// === Parent ===
+
+fn measure(arguments: &Arguments, consistency: &str) {
+    let server = Server::start();
+    let runtime = Runtime::new().expect("a runtime can be made");
+    let round_trip: u64 = arguments.value("--round-trip", 0);
+    let address = server.url["redis://".len()..].trim_end_matches('/');
+    let proxy = (round_trip > 0).then(|| {
+        let proxy = runtime.block_on(Proxy::start(address.parse().expect("an address")));
+        proxy.set(Mode::Delay(Duration::from_millis(round_trip)));
+        proxy
+    });
+    let url = proxy
+        .as_ref()
+        .map_or_else(|| server.url.clone(), Proxy::url);
+    let seconds = arguments.seconds("--seconds", 3.0);
+    let begins_at = wall_millis() + 500;
+    let processes: u64 = arguments.value("--processes", 8);
+    let children: Vec<Child> = (0..processes)
+        .map(|number| child(arguments, (&url, consistency, begins_at, number)))
+        .collect();
+    let fault: String = arguments.value("--fault", "none".to_owned());
+    let victim = children[0].id().to_string();
+    let readers: Vec<_> = children
+        .into_iter()
+        .map(|child| thread::spawn(move || Counts::read(child)))
+        .collect();
+    thread::sleep(Duration::from_millis(600));
+    let (calls, busy, started) = (calls(&server), cpu::time_of(server.id()), Instant::now());
+    if fault != "none" {
+        thread::sleep(seconds / 2);
+        let signals: &[&str] = if fault == "kill" {
+            &["-KILL"]
+        } else {
+            &["-STOP", "-CONT"]
+        };
+        for (place, signal) in signals.iter().enumerate() {
+            thread::sleep(Duration::from_secs(5 * place as u64));
+            let sent = Command::new("kill")
+                .args([signal, victim.as_str()])
+                .status();
+            assert!(sent.is_ok_and(|status| status.success()));
+        }
+    }
+    let mut all = Counts::default();
+    for reader in readers {
+        all.add(&reader.join().expect("a reader does not panic"));
+    }
+    let took = started.elapsed().as_secs_f64();
+    let busy = (cpu::time_of(server.id()) - busy).as_secs_f64();
+    let calls = self::calls(&server) - calls;
+    let limit: f64 = arguments.value("--limit", 100_000.0);
+    let burst: f64 = arguments.value("--burst", limit);
+    let keys: f64 = arguments.value("--keys", 1.0);
+    let seconds = seconds.as_secs_f64();
+    let decisions = all.latencies.count() as f64;
+    let micros = |share| all.latencies.quantile(share).as_secs_f64() * 1e6;
+    println!(
+        "| {consistency} | {:.0} | {:.3} | {:.3} | {:.4} | {:.0} | {:.1} / {:.0} / {:.0} | {:+.0} |",
+        decisions / seconds,
+        all.admitted as f64 / (keys * (burst + limit * seconds)),
+        all.here as f64 / decisions,
+        calls as f64 / decisions,
+        100.0 * busy / took,
+        micros(0.5),
+        micros(0.99),
+        micros(0.999),
+        all.worst_span(limit, burst),
+    );
+}
+
+fn child(
+    arguments: &Arguments,
+    (url, consistency, begins_at, number): (&str, &str, u64, u64),
+) -> Child {
+    let mut command = Command::new(std::env::current_exe().expect("this program"));
+    command
+        .arg("child")
+        .args(["--url", url, "--consistency", consistency]);
+    for (name, default) in [
+        ("--seconds", 3.0),
+        ("--keys", 1.0),
+        ("--limit", 100_000.0),
+        ("--burst", arguments.value("--limit", 100_000.0)),
+        ("--load", 0.0),
+        ("--processes", 8.0),
+    ] {
+        let value: f64 = arguments.value(name, default);
+        command.args([name, &value.to_string()]);
+    }
+    command.args([
+        "--begins-at",
+        &begins_at.to_string(),
+        "--number",
+        &number.to_string(),
+    ]);
+    command
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("a child starts")
+}
+
+fn calls(server: &Server) -> u64 {
+    let client = Client::open(server.url.as_str()).expect("the url is well formed");
+    let mut connection = client.get_connection().expect("Redis is up");
+    let info: String = redis::cmd("INFO")
+        .arg("commandstats")
+        .query(&mut connection)
+        .expect("statistics");
+    let line = info
+        .lines()
+        .find(|line| line.starts_with("cmdstat_evalsha:"));
+    let calls = line.and_then(|line| line.split(['=', ',']).nth(1)?.parse().ok());
+    calls.unwrap_or(0)
+}
+
+/// What a process did, as it wrote it.
+#[derive(Default)]
+struct Counts {
+    admitted: u64,
+    here: u64,
+    latencies: Histogram,
+    /// Units that the hottest key was admitted in each millisecond.
+    hottest: BTreeMap<u64, u64>,
+}
+
+impl Counts {
+    /// Reads the lines of a child until it ends. Those of a child that was killed are what it had written.
+    fn read(mut child: Child) -> Self {
+        let mut counts = Self::default();
+        let lines = BufReader::new(child.stdout.take().expect("it is piped")).lines();
+        for line in lines.map_while(Result::ok) {
+            let numbers: Vec<u64> = line
+                .split(' ')
+                .filter_map(|word| word.parse().ok())
+                .collect();
+            match (line.chars().next(), numbers.as_slice()) {
+                (Some('n'), [admitted, here]) => {
+                    counts.admitted += admitted;
+                    counts.here += here;
+                }
+                (Some('h'), [millis, units]) => {
+                    *counts.hottest.entry(*millis).or_default() += units
+                }
+                (Some('l'), [nanos, times]) => {
+                    for _ in 0..*times {
+                        counts.latencies.record(Duration::from_nanos(*nanos));
+                    }
+                }
+                _ => panic!("an unknown line: {line}"),
+            }
+        }
+        let _ = child.wait();
+        counts
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.admitted += other.admitted;
+        self.here += other.here;
+        self.latencies.merge(&other.latencies);
+        for (millis, units) in &other.hottest {
+            *self.hottest.entry(*millis).or_default() += units;
+        }
+    }
+
+    fn worst_span(&self, limit: f64, burst: f64) -> f64 {
+        let per_milli = limit / 1_000.0;
+        let (mut level, mut last, mut worst) = (0.0_f64, 0, f64::MIN);
+        for (millis, units) in &self.hottest {
+            level = (level - (millis - last) as f64 * per_milli).max(0.0) + *units as f64;
+            last = *millis;
+            worst = worst.max(level - per_milli - burst);
+        }
+        worst
+    }
+}
+
+// === Child ===
+
+/// Asks for units until the time is over, and writes what came of it ten times a second.
+fn ask(arguments: &Arguments) {
+    let runtime = Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime can be made");
+    runtime.block_on(ask_in_turns(arguments));
+}
+
+async fn ask_in_turns(arguments: &Arguments) {
+    let limit: f64 = arguments.value("--limit", 0.0);
+    let keys: f64 = arguments.value("--keys", 1.0);
+    let load: f64 = arguments.value("--load", 0.0);
+    let processes: f64 = arguments.value("--processes", 1.0);
+    let consistency = match arguments.value("--consistency", String::new()).as_str() {
+        "leased" => Consistency::Leased,
+        _ => Consistency::Strict,
+    };
+    let quota = Quota::per_second(limit as u64).burst(arguments.value("--burst", 0));
+    let policy = Policy::new("fleet", quota).consistency(consistency);
+    let url: String = arguments.value("--url", String::new());
+    let store = RedisStore::builder(url).deadline(Duration::from_secs(5));
+    let limiter = RateLimiter::builder()
+        .redis(store)
+        .build()
+        .expect("a usable limiter");
+    let picks = picks(keys as usize, arguments.value("--number", 0));
+    let names: Vec<Key> = (0..keys as u64).map(Key::from).collect();
+    let demand = load * limit * keys / processes;
+    let begins_at: u64 = arguments.value("--begins-at", 0);
+    let ends = arguments.seconds("--seconds", 3.0);
+    thread::sleep(Duration::from_millis(
+        begins_at.saturating_sub(wall_millis()),
+    ));
+    let (started, mut written_at) = (Instant::now(), Instant::now());
+    let mut written = Written::default();
+    let mut asked = 0_usize;
+    while started.elapsed() < ends {
+        let due = (started.elapsed().as_secs_f64() * demand) as usize;
+        let batch = if demand > 0.0 {
+            due.saturating_sub(asked).min(64)
+        } else {
+            64
+        };
+        if batch == 0 {
+            tokio::time::sleep(Duration::from_micros(200)).await;
+        }
+        let asking = (0..batch).map(|turn| {
+            let place = picks[(asked + turn) % picks.len()];
+            let (limiter, policy, key) = (&limiter, &policy, names[place as usize]);
+            async move {
+                let asked_at = Instant::now();
+                let decision = limiter
+                    .check(&[policy.charge(key)])
+                    .await
+                    .expect("a decision");
+                let took = asked_at.elapsed();
+                (
+                    place,
+                    decision.is_allowed(),
+                    decision.counted_by(),
+                    took,
+                    wall_millis(),
+                )
+            }
+        });
+        let results = join_all(asking).await;
+        tokio::task::yield_now().await;
+        for (place, is_allowed, counted_by, took, millis) in results {
+            written.note(place, is_allowed, counted_by, (took, millis));
+        }
+        asked += batch;
+        if written_at.elapsed() > Duration::from_millis(100) {
+            written.flush();
+            written_at = Instant::now();
+        }
+    }
+    written.flush();
+}
+
+/// What was not written so far.
+#[derive(Default)]
+struct Written {
+    admitted: u64,
+    here: u64,
+    latencies: BTreeMap<u64, u64>,
+    hottest: BTreeMap<u64, u64>,
+}
+
+impl Written {
+    fn note(
+        &mut self,
+        place: u32,
+        is_allowed: bool,
+        counted_by: CountedBy,
+        (took, millis): (Duration, u64),
+    ) {
+        self.admitted += u64::from(is_allowed);
+        self.here += u64::from(matches!(
+            counted_by,
+            CountedBy::Lease | CountedBy::DenialCache
+        ));
+        // To about 6 %.
+        let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        let shift = (64 - nanos.leading_zeros()).saturating_sub(5);
+        *self.latencies.entry((nanos >> shift) << shift).or_default() += 1;
+        if is_allowed && place == 0 {
+            *self.hottest.entry(millis).or_default() += 1;
+        }
+    }
+
+    fn flush(&mut self) {
+        let mut out = String::new();
+        let Self {
+            admitted,
+            here,
+            latencies,
+            hottest,
+        } = std::mem::take(self);
+        out += &format!("n {admitted} {here}\n");
+        out.extend(
+            hottest
+                .iter()
+                .map(|(millis, units)| format!("h {millis} {units}\n")),
+        );
+        out.extend(
+            latencies
+                .iter()
+                .map(|(nanos, times)| format!("l {nanos} {times}\n")),
+        );
+        std::io::stdout()
+            .write_all(out.as_bytes())
+            .expect("the parent reads");
+    }
+}
+
+/// Returns 65,536 keys by Zipf's law, the most frequent first in the list of keys.
+fn picks(keys: usize, seed: u64) -> Vec<u32> {
+    let weights: Vec<f64> = (1..=keys).map(|rank| 1.0 / rank as f64).collect();
+    let sum: f64 = weights.iter().sum();
+    let mut cumulated = 0.0;
+    let bounds: Vec<f64> = weights
+        .iter()
+        .map(|weight| {
+            cumulated += weight / sum;
+            cumulated
+        })
+        .collect();
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    (0..1 << 16)
+        .map(|_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            let place = (state >> 11) as f64 / (1_u64 << 53) as f64;
+            bounds.partition_point(|bound| *bound < place).min(keys - 1) as u32
+        })
+        .collect()
+}
+
+fn wall_millis() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.map_or(0, |now| now.as_millis() as u64)
+}
