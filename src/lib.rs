@@ -141,5 +141,9 @@ struct Readme;
 struct Guide;
 
 #[cfg(all(doctest, feature = "axum", feature = "redis"))]
+#[doc = include_str!("../docs/consistency.md")]
+struct StrictAndLeased;
+
+#[cfg(all(doctest, feature = "axum", feature = "redis"))]
 #[doc = include_str!("../DESIGN.md")]
 struct Design;
