@@ -122,7 +122,7 @@ struct Holder {
     hoards: bool,
     /// Units of decisions under way: when they were taken, what [`Walk::lost`] was then, and how many.
     held: Vec<(u64, Option<usize>, u64, TrialTaken)>,
-    /// What it has spent from leases: the event, its units, and what a refund needs.
+    /// Spending from leases: the event, its units, and what a refund needs.
     spent: Vec<(usize, u64, TrialTaken)>,
     /// Units that were charged in advance.
     bank: u64,
@@ -189,7 +189,7 @@ struct Walk {
     executing: Option<usize>,
 }
 
-/// What a walk does to Redis.
+/// A command of a walk to Redis.
 enum Command {
     Call(u64, Vec<Vec<u8>>),
     Delete,

@@ -52,7 +52,7 @@ pub(super) struct Lease {
     taken_back: u64,
     /// Numbers for generations and periods, which no other lease of the process has.
     ids: Arc<AtomicU64>,
-    /// What Redis has replied last.
+    /// The last reply of Redis.
     known: Option<KnownState>,
     last_grant: u64,
     /// No units are asked for before, since there were none.

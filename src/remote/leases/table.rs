@@ -43,7 +43,7 @@ pub(in crate::remote) struct Leases {
 #[derive(Debug)]
 struct Parts {
     shards: Box<[Mutex<Shard>]>,
-    /// What was asked for lately: half of a hash, the time, and how often within a second.
+    /// Keys that were asked for lately: half of a hash, the time, and how often within a second.
     warmth: Box<[AtomicU64]>,
 }
 

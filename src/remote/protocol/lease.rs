@@ -1,4 +1,4 @@
-//! What an instance reports of its leased units, and what the script replies. `lua/lease.lua` is the other side.
+//! Reports of an instance on its leased units, and the replies of the script. `lua/lease.lua` is the other side.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::{
     decision::Retry,
 };
 
-/// What an instance reports of the units of a key that it had leased, and how many more it wants.
+/// The report of an instance on the units of a key that it had leased, with how many more it wants.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::remote) struct LeaseReport {
     /// Units that were spent since the last report.
@@ -25,7 +25,7 @@ pub(in crate::remote) struct LeaseReport {
     pub share: u16,
     /// Units that were refunded here, or were held and not spent, since the last report.
     pub taken_back: u32,
-    /// What happens to the units that are left, or to the key.
+    /// The fate of the units that are left, or of the key.
     pub purpose: Purpose,
 }
 
@@ -50,7 +50,7 @@ pub(in crate::remote) struct LeaseId {
     pub born: u32,
 }
 
-/// What the script replies to a report.
+/// The reply of the script to a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::remote) struct LeaseReply {
     /// The time of the server.

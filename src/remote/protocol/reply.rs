@@ -48,7 +48,7 @@ pub(in crate::remote) struct Reply {
     /// [`ADMITTED`], [`DENIED`] or [`FOREIGN`]; [`parse`] makes an error of [`FAILED`].
     outcome: u64,
     charges: SmallVec<[ChargeReply; 1]>,
-    /// Of a request that leases units.
+    /// The reply to a request that leases units.
     lease: Option<Box<LeaseReply>>,
 }
 

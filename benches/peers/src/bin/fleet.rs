@@ -167,7 +167,7 @@ fn calls(server: &Server) -> u64 {
     calls.unwrap_or(0)
 }
 
-/// What a process did, as it wrote it.
+/// The counts that a process wrote.
 #[derive(Default)]
 struct Counts {
     admitted: u64,
@@ -310,7 +310,7 @@ async fn ask_in_turns(arguments: &Arguments) {
     written.flush();
 }
 
-/// What was not written so far.
+/// Counts that are not written yet.
 #[derive(Default)]
 struct Written {
     admitted: u64,
