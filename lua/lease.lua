@@ -6,7 +6,7 @@
 --        span    as in lua/token_bucket.lua
 --        units   number of units that come back in each `micros`
 --        micros  us
---        report  31 bytes, each number big-endian:
+--        report  37 bytes, each number big-endian:
 --          spent    4  leased units that were spent since the last report
 --          kept     4  leased units that are left
 --          turn     4  that of these units, or 0
@@ -16,37 +16,42 @@
 --          share    2  the part of what is free, in 1/1024
 --          back     4  units that were spent and refunded, or held and not spent, since the last report
 --          purpose  1  0, or 1 to give back the units that are left, or 2 to reset the key: leased units stay charged
+--          over     2  by how much debt and leased units may exceed the span while some are leased, in 1/1000 of it
+--          need     4  units that requests wait for, to be leased if they are free, even if fewer than 4
 -- Reply  the TAT in us, without what is leased; twice the units that are leased now, plus 1 if the report came too late
 --        and changed nothing; units leased to others; turn; born; asked; and the key's total of refunds in us
--- State  as in lua/token_bucket.lua, without free turns; then 20 bytes:
+-- State  as in lua/token_bucket.lua, without free turns; then 22 bytes:
 --
---          0      4      8        12       16      20
---          +------+------+--------+--------+-------+
---          | born | turn | before | latest | asked |
---          +------+------+--------+--------+-------+
+--          0      4      8        12       16      20     22
+--          +------+------+--------+--------+-------+------+
+--          | born | turn | before | latest | asked | over |
+--          +------+------+--------+--------+-------+------+
 --
 --          born    ms modulo 2^32, when the key was first leased: reports for a state that was lost are ignored
 --          turn    number of the latest turn. Each lasts a second
 --          before  units that were leased in the turn before it: they end, and count as spent, when `turn` ends
 --          latest  units that were leased in `turn`: they end a turn later
 --          asked   units that all instances were asked for, modulo 2^32
+--          over    as in the latest report, for charges that report nothing
 --
 -- Example: 10 a second and 100 at once, so an interval of 100 ms. An instance wants 30 units, and gets its half of a
--- quarter of what is free. It reports 5 as spent and keeps 7, and reports these too late. The numbers of a report are
--- joined by commas. Times with a `+` are us after 1700000000000000.
---   at +0       '&AAAA' 10000000 1 100000 0,0,0,0,3,30,512,0,0
+-- quarter of what is free. It reports 5 as spent and keeps 7, and reports these too late. Then requests wait for 3
+-- units. The numbers of a report are joined by commas. Times with a `+` are us after 1700000000000000.
+--   at +0       '&AAAA' 10000000 1 100000 0,0,0,0,3,30,512,0,0,0,0
 --     -> +0 24 0 1700000000 3487918080 3 0
---   at +500000  '&AAAA' 10000000 1 100000 5,7,1700000000,3487918080,5,0,512,0,0
+--   at +500000  '&AAAA' 10000000 1 100000 5,7,1700000000,3487918080,5,0,512,0,0,0,0
 --     -> +1000000 0 0 1700000000 3487918080 8 0
---   at +2000000 '&AAAA' 10000000 1 100000 3,4,1700000000,3487918080,0,0,512,0,0
+--   at +2000000 '&AAAA' 10000000 1 100000 3,4,1700000000,3487918080,0,0,512,0,0,0,0
 --     -> +2700000 1 0 1700000002 3487918080 8 0
+--   at +2000000 '&AAAA' 10000000 1 100000 0,0,0,0,3,0,512,0,0,0,3
+--     -> +2700000 6 0 1700000002 3487918080 11 0
 
 argument_count = 4
 number_count = 7
 has_room = true
 local span, units, micros = ARGV[argument + 1] + 0, ARGV[argument + 2] + 0, ARGV[argument + 3] + 0
-local spent, kept, report_turn, report_born, asked_now, want, share, back, purpose =
-  unpack_bytes('>I4I4I4I4I4I4I2I4I1', ARGV[argument + 4])
+local spent, kept, report_turn, report_born, asked_now, want, share, back, purpose, over, need =
+  unpack_bytes('>I4I4I4I4I4I4I2I4I1I2I4', ARGV[argument + 4])
 local quota_tag = sub(tag, 2)
 stored = redis_pcall('GET', key)
 is_ours = not stored or #stored > 0
@@ -56,12 +61,12 @@ local born, turn, before, latest, asked = now_millis % 2 ^ 32, this_turn, 0, 0, 
 local has_leases, is_other = false, false
 if stored and is_ours then
   local length = #stored
-  has_leases = length == 31 or length == 38
+  has_leases = length == 33 or length == 40
   if length >= 11 and length <= 466 and (has_leases or length % 14 == 11 or length % 14 == 4) then
     tat = unpack_bytes('>I7', stored)
-    refunded = (length == 38 or length % 14 == 4) and unpack_bytes('>I7', stored, 12) or 0
+    refunded = (length == 40 or length % 14 == 4) and unpack_bytes('>I7', stored, 12) or 0
     if has_leases then
-      born, turn, before, latest, asked = unpack_bytes('>I4I4I4I4I4', stored, length - 19)
+      born, turn, before, latest, asked = unpack_bytes('>I4I4I4I4I4', stored, length - 21)
     end
   end
   is_ours = tat >= EARLIEST and tat <= now + FURTHEST and refunded < EXACT
@@ -112,13 +117,23 @@ if is_ours and (not is_other or purpose == 2) then
   local room = floor(room_micros / micros) * units + floor(room_micros % micros * units / micros)
   local capacity = floor(span / micros) * units + floor(span % micros * units / micros)
   local most = floor(capacity / 4)
-  local left = (most < 2 ^ 31 and most or 2 ^ 31) - leased
+  most = most < 2 ^ 31 and most or 2 ^ 31
+  local overdraft = floor(capacity * over / 1000)
+  overdraft = overdraft < 2 ^ 30 and overdraft or 2 ^ 30
+  local free = (room < most and room or most) + overdraft - leased
   granted = floor((room - leased) * share / 4096)
-  granted = granted < left and granted or left
-  granted = granted < want and granted or want
-  if granted < 4 or purpose > 0 then
-    granted = 0
+  granted = granted < most - leased and granted or most - leased
+  if over > 0 then
+    -- A sixteenth is left for requests that need units.
+    local delayed, left = floor(overdraft * share / 1024), free - ceil(overdraft / 16)
+    delayed = delayed < left and delayed or left
+    granted = granted > delayed and granted or delayed
   end
+  granted = granted < want and granted or want
+  granted = granted < 4 and 0 or granted
+  need = need < free and need or free
+  granted = granted > need and granted or need
+  granted = purpose > 0 and 0 or granted
   latest = latest + granted
   asked = (asked + asked_now) % 2 ^ 32
 
@@ -126,7 +141,8 @@ if is_ours and (not is_other or purpose == 2) then
   ends = (tat > ends and tat or ends) + ceil((before + latest) / units) * micros
   tat = tat > EARLIEST and tat or now
   local total = refunded > 0 and pack_bytes('>I7', refunded) or ''
-  value = pack_bytes('>I7c4', tat, quota_tag) .. total .. pack_bytes('>I4I4I4I4I4', born, turn, before, latest, asked)
+  value = pack_bytes('>I7c4', tat, quota_tag) .. total
+    .. pack_bytes('>I4I4I4I4I4I2', born, turn, before, latest, asked, over)
   ttl_millis = ceil((ends + (refunded > 0 and span or 0) - now) / 1000) + TTL_MARGIN
 end
 -- Under another quota, the TAT has no meaning.

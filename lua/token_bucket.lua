@@ -14,7 +14,7 @@
 --          micros     us
 --        A refund and a merge take BUCKET at every rate: the increment is the us that the units moved the TAT.
 -- Reply  the TAT in us; then the key's total of refunds in us if it is not 0
--- State  11 bytes; 18 once a charge was refunded; then 14 for each span of free turns of a queue, at most 32, or 20
+-- State  11 bytes; 18 once a charge was refunded; then 14 for each span of free turns of a queue, at most 32, or 22
 --        while units are leased (lua/lease.lua):
 --
 --          0          7           11                    18
@@ -59,10 +59,10 @@ if stored and is_ours then
     end
     -- Under another quota, the turns are elsewhere.
     free_turns = length > 18 and sub(stored, 8, 11) == quota_tag and sub(stored, has_total and 19 or 12) or ''
-  elseif length == 31 or length == 38 then
+  elseif length == 33 or length == 40 then
     tat = unpack_bytes('>I7', stored)
-    refunded = length == 38 and unpack_bytes('>I7', stored, 12) or 0
-    leases = sub(stored, -20)
+    refunded = length == 40 and unpack_bytes('>I7', stored, 12) or 0
+    leases = sub(stored, -22)
   end
   is_ours = tat >= EARLIEST and tat <= now + FURTHEST and refunded < EXACT
   if is_ours and tat > now and sub(stored, 8, 11) ~= quota_tag then
@@ -71,7 +71,9 @@ if stored and is_ours then
     local bits = unpack_bytes('>I4', stored, 8)
     local old_span = bits % 2 ^ 26 * 2 ^ floor(bits / 2 ^ 26)
     old_span = old_span > 0 and old_span or 1
-    tat = now + ceil((tat - now < old_span and tat - now or old_span) * (span / old_span))
+    -- While units are leased, it may be larger, by the whole span at most.
+    local most = leases and 2 * old_span or old_span
+    tat = now + ceil((tat - now < most and tat - now or most) * (span / old_span))
     is_changed = true
     if (cost ~= 0 or merge_from) and not refund_at then
       local rescaled, life = pack_bytes('>I7c4', tat, quota_tag), tat - now
@@ -88,12 +90,14 @@ if stored and is_ours then
 end
 
 if leases and is_ours then
-  local born, turn, before, latest, asked = unpack_bytes('>I4I4I4I4I4', leases)
+  local born, turn, before, latest, asked, over = unpack_bytes('>I4I4I4I4I4I2', leases)
   leases_life = 2 * span
   if (cost > 0 or kind == UNEVEN_BUCKET) and not refund_at and not merge_from and not is_forced then
     -- An increment is that of one unit, or of a policy that is not leased: then all leases take a quarter of the span.
     local units, micros = 1, cost
-    local most = (tat > now and tat or now) + ceil(span / 4)
+    local overdraft = floor(span * over / 1000)
+    local most_leased = ceil(span / 4) + overdraft
+    local most = (tat > now and tat or now) + most_leased
     if kind == UNEVEN_BUCKET then
       units, micros = ARGV[argument + 3] + 0, ARGV[argument + 4] + 0
     end
@@ -102,14 +106,14 @@ if leases and is_ours then
     leased_micros = floor(leased / units) * micros + ceil(leased % units * micros / units)
     if kind == BUCKET then
       tat = tat < most and tat or most
-      leased_micros = leased_micros < ceil(span / 4) and leased_micros or ceil(span / 4)
+      leased_micros = leased_micros < most_leased and leased_micros or most_leased
     end
-    span = span - leased_micros
-    leases = pack_bytes('>I4I4I4I4I4', born, turn, before, latest, asked)
+    span = span - leased_micros + (leased > 0 and overdraft or 0)
+    leases = pack_bytes('>I4I4I4I4I4I2', born, turn, before, latest, asked, over)
   end
   leases_end = (turn + 2) * TURN
-  if before + latest == 0 and leases_end + TURN < now then
-    -- Nothing was leased for two turns, so how many requests there were is of no use.
+  if before + latest == 0 and leases_end + TURN < now and tat <= now + span then
+    -- Nothing was leased for two turns, so the number of requests is of no use; nor is the key ahead of its limit.
     leases = nil
   end
 end

@@ -117,7 +117,7 @@ pub use self::key::key::Key;
 pub use self::limiter::limiter::RateLimiter;
 pub use self::middleware::layer::RateLimitLayer;
 pub use self::policy::{
-    consistency::Consistency,
+    consistency::{Consistency, Percent},
     policy::{OnOutage, Policy},
 };
 pub use self::request::RequestHead;

@@ -54,7 +54,7 @@ mod penalty;
 pub(crate) mod policy;
 
 #[cfg(feature = "rules")]
-pub(crate) use self::consistency::Consistency;
+pub(crate) use self::consistency::{Consistency, Percent};
 pub use self::penalty::{BanRecord, BanStatus, Penalty};
 #[cfg(feature = "top-keys")]
 pub(crate) use self::policy::NameHash;

@@ -233,7 +233,7 @@ impl Policy {
     /// Sets whether each decision asks the shared store.
     ///
     /// Default: [`Consistency::Strict`]. A policy that cannot be [leased](Consistency::Leased) is an error at `build()`. Call
-    /// [`RateLimiter::drain`](crate::RateLimiter::drain) at shutdown.
+    /// [`RateLimiter::drain`](crate::RateLimiter::drain) at shutdown, unless all policies are strict.
     ///
     /// # Examples
     ///
@@ -288,9 +288,16 @@ impl Policy {
     }
 
     /// Returns whether instances lease units in advance.
+    #[cfg(feature = "redis")]
     #[inline]
     pub(crate) fn is_leased(&self) -> bool {
-        self.consistency == Consistency::Leased
+        self.consistency.is_leased()
+    }
+
+    /// Returns by how much leased units may exceed the limit, in 1/1000 of the burst.
+    #[cfg(feature = "redis")]
+    pub(crate) fn overshoot(&self) -> u16 {
+        self.consistency.overshoot()
     }
 
     /// Returns the [name](Algorithm::name) of the algorithm, such as `token_bucket`.
@@ -474,33 +481,9 @@ impl Policy {
                 ));
             }
         }
-        self.validate_consistency(counter)?;
+        let consistency = self.consistency.validate(counter, self.notes_denied);
+        consistency.map_err(|reason| self.error(ErrorKind::InvalidPolicy, &reason))?;
         self.validate_cost(counter)
-    }
-
-    /// Checks that units of a policy can be leased.
-    fn validate_consistency(&self, counter: &Counter) -> Result<(), Error> {
-        let reason = match counter {
-            _ if !self.is_leased() => return Ok(()),
-            Counter::Bucket(bucket) if bucket.is_queue() => {
-                "each request of a queue needs its own turn"
-            }
-            Counter::Bucket(_) if self.notes_denied => {
-                "the shared store must see each request that is denied: remove the penalty and count_denied()"
-            }
-            Counter::Bucket(bucket) if bucket.capacity() < LEAST_LEASED => {
-                "instances lease a quarter of the burst, and at least 4 units: set a burst of 16 or more, best for each instance"
-            }
-            Counter::Bucket(_) => return Ok(()),
-            Counter::Concurrency(_) => "slots are held, not spent",
-            Counter::FixedWindow(_) | Counter::SlidingLog(_) | Counter::SlidingWindow(_) => {
-                "only token and leaky buckets can be leased"
-            }
-        };
-        Err(self.error(
-            ErrorKind::InvalidPolicy,
-            &format!("its consistency cannot be Leased: {reason}"),
-        ))
     }
 
     /// Checks a penalty, and that a ban can outlast the wait of the denial that it begins with.
@@ -560,9 +543,6 @@ impl Policy {
         self.name != PolicyName::INVALID
     }
 }
-
-/// The least capacity of a policy whose units can be leased.
-const LEAST_LEASED: u64 = 16;
 
 // Not derived: the counter repeats the quota and the algorithm in other numbers.
 impl fmt::Debug for Policy {

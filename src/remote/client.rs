@@ -136,7 +136,7 @@ impl Client {
         let denials = DenialCache::new(keeps_denials, now_by(clock.as_ref()));
         let registration = Registration::new(keyspace.members_key(), clock.clone());
         // With the caller's clock, leases would end at different moments for different instances.
-        let leases = Arc::new(Leases::new(clock.is_none()));
+        let leases = Arc::new(Leases::new(clock.is_none(), deadline));
         Self {
             #[cfg(feature = "metrics")]
             metrics: CallMetrics::new(address.as_ref().map(ToString::to_string)),

@@ -67,8 +67,9 @@
 //! # Leased policies
 //!
 //! Policies with [`Consistency::Leased`](crate::Consistency::Leased) ask Redis about 6 times a second for each busy key, and spend units
-//! that they got in advance. Redis counts these as spent until they come back. They need no other permissions. The page
-//! `docs/consistency.md` of the package has the bounds and costs.
+//! that they got in advance. Redis counts these as spent until they come back. Those with
+//! [`Consistency::Delayed`](crate::Consistency::Delayed) may be ahead of the limit by a part of the burst. Neither needs other
+//! permissions. The page `docs/consistency.md` of the package has the bounds and costs.
 //!
 //! # Redis Cluster
 //!
@@ -210,6 +211,7 @@ mod denial_cache;
 mod fleet_top_keys;
 #[cfg(fuzzing)]
 pub mod fuzzing;
+mod key_states;
 mod leases;
 mod node;
 mod primary;

@@ -28,7 +28,6 @@
 use std::sync::Arc;
 
 use futures_util::future::join_all;
-use redis::{Cmd, Value};
 use smallvec::SmallVec;
 
 use crate::{
@@ -51,9 +50,9 @@ use super::fleet_top_keys;
 
 use super::{
     client::Client,
-    connection::classify,
     denial_cache::{self, Validity},
-    protocol::{LeaseReport, Redirect, Request, malformed, takes_slots},
+    key_states,
+    protocol::{Redirect, Request, takes_slots},
     route, slot_guard,
 };
 
@@ -133,6 +132,12 @@ impl Node {
         denials
             .may_cover(now)
             .then(|| self.denied_until(guard, charges, now))?
+    }
+
+    /// Returns whether the server has denied these charges until later.
+    pub fn has_denial(&self, charges: &[Charge<'_>]) -> bool {
+        let guard = self.guard.as_ref();
+        guard.is_some_and(|guard| self.denied_before(guard, charges).is_some())
     }
 
     #[inline(never)]
@@ -216,7 +221,7 @@ impl Node {
 
     /// Resets a key, also as it is counted here.
     pub fn reset(&self, policy: &Policy, key: &Key) -> StoreFuture<()> {
-        let reset = || reset(&self.client, policy, key);
+        let reset = || key_states::reset(&self.client, policy, key);
         let resetting = match &self.guard {
             Some(guard) => guard.reset(policy, key, reset),
             None => reset(),
@@ -230,7 +235,7 @@ impl Node {
 
     /// Returns the denials and the ban of a key.
     pub fn ban_record(&self, policy: &Policy, key: &Key) -> StoreFuture<Option<BanRecord>> {
-        let read = || ban_record(&self.client, policy, key);
+        let read = || key_states::ban_record(&self.client, policy, key);
         match &self.guard {
             Some(guard) => guard.ban_record(policy, key, read),
             None => read(),
@@ -445,59 +450,6 @@ fn renew(client: &Arc<Client>, charges: &[Charge<'_>]) -> StoreFuture<()> {
     let client = Arc::clone(client);
     let charges: Vec<OwnedCharge> = charges.iter().map(Charge::to_owned).collect();
     StoreFuture::boxed(async move { slot_guard::renew(&client, &charges).await })
-}
-
-/// Deletes the states of a key, without what instances have leased of it. A cluster gets one command for each of them: as long as it moves the slot, no node deletes
-/// several keys at once of which one is elsewhere or missing.
-fn reset(client: &Arc<Client>, policy: &Policy, key: &Key) -> StoreFuture<()> {
-    let client = Arc::clone(client);
-    let mut keys: Vec<_> = client.keyspace.all_keys(policy, key).collect();
-    keys.push(client.keyspace.ban_key(policy, key));
-    // Without what is leased, Redis would grant these units again.
-    let leased = policy.is_leased().then(|| policy.charge(*key));
-    let leased = leased.and_then(|charge| {
-        let own = client.keyspace.key_of(&charge);
-        keys.retain(|key| *key != own);
-        Request::lease(&client.keyspace, &charge, LeaseReport::RESET)
-    });
-    let keys_at_once = match client.mode.is_cluster() {
-        Some(false) => keys.len(),
-        Some(true) | None => 1,
-    };
-    let commands = keys.chunks(keys_at_once).map(|keys| {
-        let mut command = redis::cmd("DEL");
-        keys.iter().for_each(|key| {
-            command.arg(key.as_slice());
-        });
-        command
-    });
-    let commands: Vec<Cmd> = commands.collect();
-    StoreFuture::boxed(async move {
-        let deleting = commands
-            .iter()
-            .map(|command| route::run_command(&client, command));
-        let deleted = join_all(deleting).await;
-        if let Some(request) = leased {
-            route::submit(&client, Box::new(request)).await?.check()?;
-        }
-        deleted.into_iter().try_for_each(|reply| reply.map(drop))
-    })
-}
-
-fn ban_record(client: &Arc<Client>, policy: &Policy, key: &Key) -> StoreFuture<Option<BanRecord>> {
-    let client = Arc::clone(client);
-    let mut command = redis::cmd("GET");
-    command.arg(client.keyspace.ban_key(policy, key).as_slice());
-    StoreFuture::boxed(async move {
-        match route::run_command(&client, &command).await? {
-            Value::Nil => Ok(None),
-            Value::BulkString(bytes) => {
-                let state = BanRecord::from_stored(&bytes, Clock::system().now());
-                state.map(Some).ok_or_else(classify::foreign_value)
-            }
-            _ => Err(malformed()),
-        }
-    })
 }
 
 /// Times that the script can store: from 2001, and below 2^53, where doubles are exact.

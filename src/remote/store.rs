@@ -151,8 +151,21 @@ impl RedisStore {
 impl Store for RedisStore {
     fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
         if charges.iter().any(|charge| charge.policy().is_leased()) {
-            return leases::decide(&self.cluster, charges, |charges| {
+            let decided = leases::decide(&self.cluster, charges, |charges| {
                 self.decide_at_nodes(charges)
+            });
+            let waiting = match decided {
+                leases::LeasedDecision::Decided(decision) => return decision,
+                leases::LeasedDecision::Waits(waiting) => waiting,
+            };
+            let this = self.clone();
+            return StoreFuture::boxed(async move {
+                match waiting.end().await {
+                    Ok(decision) => Ok(decision),
+                    Err((charge, time)) => {
+                        time.ask(|| this.decide_at_nodes(&[charge.borrow()])).await
+                    }
+                }
             });
         }
         self.decide_at_nodes(charges)

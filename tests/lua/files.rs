@@ -450,7 +450,7 @@ fn worked_example_of_a_lease_is_true() {
         Some((given, expected))
     });
     let steps: Vec<_> = steps.collect();
-    assert_eq!(steps.len(), 3);
+    assert_eq!(steps.len(), 4);
     for (given, expected) in steps {
         let words: Vec<&str> = given.split_whitespace().collect();
         let [time, charge @ .., report] = words.as_slice() else {
@@ -461,7 +461,7 @@ fn worked_example_of_a_lease_is_true() {
         let numbers = report
             .split(',')
             .map(|word| word.parse().expect("a number"));
-        let lengths = [4, 4, 4, 4, 4, 4, 2, 4, 1];
+        let lengths = [4, 4, 4, 4, 4, 4, 2, 4, 1, 2, 4];
         let packed = numbers
             .zip(lengths)
             .flat_map(|(number, length): (u64, usize)| {

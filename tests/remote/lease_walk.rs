@@ -8,7 +8,7 @@ use std::sync::{Arc, atomic::AtomicU64};
 
 use redis::Value;
 use tollgate::{
-    Consistency, Key, Policy, Quota,
+    Consistency, Key, Percent, Policy, Quota,
     algorithm::TokenBucket,
     clock::Timestamp,
     remote::{LeaseTrial, Script, TrialTaken},
@@ -52,6 +52,8 @@ struct Bucket {
     capacity: u64,
     span: u64,
     tag: [u8; 4],
+    /// By how much leased units may exceed the limit, in 1/1000.
+    overshoot: u16,
 }
 
 impl Bucket {
@@ -61,19 +63,24 @@ impl Bucket {
         // Full again after 0.5 to 10 s: leases last about as long.
         let tenths = [5, 10, 20, 50, 100][index(random, 5)];
         let per_second = (capacity * 10 / tenths + random.below(2)).max(1);
-        Self::new(Quota::per_second(per_second).burst(capacity))
+        let overshoot = [0, 0, 0, 0, 1, 20, 200, 1_000][index(random, 8)];
+        Self::new(Quota::per_second(per_second).burst(capacity), overshoot)
     }
 
-    fn new(quota: Quota) -> Self {
+    fn new(quota: Quota, overshoot: u16) -> Self {
+        let consistency = Consistency::Delayed {
+            overshoot: Percent::new(f64::from(overshoot) / 10.0),
+        };
         let bucket = TokenBucket::new(quota).expect("a usable quota");
         let (units, micros) = bucket.refill();
         Self {
-            policy: Policy::new("walk", quota).consistency(Consistency::Leased),
+            policy: Policy::new("walk", quota).consistency(consistency),
             units,
             micros,
             capacity: bucket.capacity(),
             span: bucket.span(),
             tag: bucket.quota_tag().to_be_bytes(),
+            overshoot,
             bucket,
         }
     }
@@ -88,7 +95,7 @@ impl Bucket {
         std::iter::once(self.tagged(b'l')).chain(numbers).collect()
     }
 
-    fn report(&self, report: &[u8; 31]) -> Vec<Vec<u8>> {
+    fn report(&self, report: &[u8; 37]) -> Vec<Vec<u8>> {
         let numbers = [self.span, self.units, self.micros].map(text).into_iter();
         let head = std::iter::once(self.tagged(b'&')).chain(numbers);
         head.chain([report.to_vec()]).collect()
@@ -440,12 +447,15 @@ impl Walk {
             return;
         }
         let gives_back = gives_back && lease.is_at_rest(local);
-        let mut report = lease.begin_report(gives_back, local);
+        let mut report = lease.begin_report(gives_back, self.bucket.overshoot, local);
         // As if it were alone and busy. Small leases leave some for others.
         let most = self.bucket.capacity >> self.random.below(5);
         let want = 4 + u32::try_from(self.random.below(most + 1)).expect("few");
         report[20..24].copy_from_slice(&want.to_be_bytes());
         report[24..26].copy_from_slice(&1_024_u16.to_be_bytes());
+        if self.random.below(2) == 0 {
+            report[33..].copy_from_slice(&want.to_be_bytes());
+        }
         if self.fault == Fault::HeldAsSpent {
             let held: u64 = held.iter().map(|(_, _, units, _)| units).sum();
             let held = u32::try_from(held).expect("few").min(number_at(&report, 4));
@@ -472,8 +482,9 @@ impl Walk {
                 self.begin_anew();
                 return Some(Command::Delete);
             }
-            let mut report = [0; 31];
+            let mut report = [0; 37];
             report[30] = 2;
+            report[31..33].copy_from_slice(&self.bucket.overshoot.to_be_bytes());
             let arguments = self.bucket.report(&report);
             self.send(0, Job::Reset, arguments);
             return None;
@@ -593,13 +604,18 @@ impl Walk {
         }
     }
 
-    /// Returns the microseconds by which the fullest moment of a bucket that admits the same is beyond its span, and how full it was.
+    /// Returns the microseconds by which the fullest moment of a bucket that admits the same is beyond its span and the overshoot,
+    /// and how full it was, as a part of the span.
     fn excess(mut self) -> (i128, f64) {
         self.admitted.sort_by_key(|admitted| admitted.at);
         let scale = |number: u64| i128::from(number) * i128::from(self.bucket.units);
         let cost = |units: u64| i128::from(units) * i128::from(self.bucket.micros);
         // Charges walk a lattice of whole microseconds, on which a TAT may lose one.
-        let room = scale(self.bucket.span + u64::from(self.bucket.units > 1));
+        let ahead = |number: u64| number * u64::from(self.bucket.overshoot) / 1_000;
+        let span = scale(self.bucket.span);
+        let room =
+            scale(self.bucket.span + ahead(self.bucket.span) + u64::from(self.bucket.units > 1));
+        let most_leased = self.bucket.capacity / 4 + ahead(self.bucket.capacity);
         let (mut level, mut worst) = (0, i128::MIN);
         let mut lost = vec![0; self.losses];
         let mut restarts = self.restarts.into_iter().peekable();
@@ -610,14 +626,13 @@ impl Walk {
             if let Some(losses) = admitted.lost {
                 // On top of what Redis knows: at most what it had leased.
                 lost[losses] += admitted.units;
-                worst = worst.max(cost(lost[losses]) - cost(self.bucket.capacity / 4));
+                worst = worst.max(cost(lost[losses]) - cost(most_leased));
                 continue;
             }
             level = level.max(scale(admitted.at)) + cost(admitted.units);
             worst = worst.max(level - scale(admitted.at) - room);
         }
-        let full = (worst + room) as f64 / room as f64;
-        (worst, full)
+        (worst, (worst + room) as f64 / span as f64)
     }
 }
 
@@ -629,7 +644,7 @@ fn text(number: u64) -> Vec<u8> {
     number.to_string().into_bytes()
 }
 
-fn number_at(report: &[u8; 31], place: usize) -> u32 {
+fn number_at(report: &[u8; 37], place: usize) -> u32 {
     u32::from_be_bytes(report[place..place + 4].try_into().expect("four bytes"))
 }
 
@@ -719,8 +734,13 @@ fn no_span_of_any_walk_exceeds_the_limit() {
     for (seed, excess, _) in &walks {
         assert!(*excess <= 0, "walk {seed}: {excess}");
     }
-    let reached = walks.iter().filter(|(_, _, full)| *full > 0.95).count();
+    let reaching = |part: f64| walks.iter().filter(|(_, _, full)| *full > part).count();
+    let (reached, ahead) = (reaching(0.95), reaching(1.1));
     assert!(reached > walks.len() / 2, "{reached} walks reach the limit");
+    assert!(
+        ahead > walks.len() / 32,
+        "{ahead} walks use an overshoot of 20 % or more"
+    );
 }
 
 #[test]
@@ -746,9 +766,9 @@ struct Steps {
 }
 
 impl Steps {
-    fn new() -> Self {
+    fn new(overshoot: u16) -> Self {
         Self {
-            bucket: Bucket::new(Quota::per_second(1).burst(100)),
+            bucket: Bucket::new(Quota::per_second(1).burst(100), overshoot),
             lease: LeaseTrial::default(),
             server: Server::start(),
         }
@@ -772,7 +792,9 @@ impl Steps {
     /// Reports, and leases as many units; or gives those back that are left.
     fn report(&mut self, want: Option<u32>) {
         let now = Timestamp::from_micros(START);
-        let mut report = self.lease.begin_report(want.is_none(), now);
+        let mut report = self
+            .lease
+            .begin_report(want.is_none(), self.bucket.overshoot, now);
         report[20..24].copy_from_slice(&want.unwrap_or(0).to_be_bytes());
         let reply = self.call(0, self.bucket.report(&report));
         let numbers: Vec<u64> = reply[3..].iter().map(|n| n.cast_unsigned()).collect();
@@ -800,7 +822,7 @@ impl Steps {
 // Redis gave back units of others.
 #[test]
 fn refunds_here_move_later_charges_back() {
-    let mut steps = Steps::new();
+    let mut steps = Steps::new(0);
     steps.report(Some(25));
     let taken: Vec<_> = (0..24).map(|_| steps.spend()).collect();
     for taken in &taken[..12] {
@@ -818,7 +840,7 @@ fn refunds_here_move_later_charges_back() {
 // Regression: the refund of the last charge in Redis moved leased charges behind it, whose ends did not show that.
 #[test]
 fn refund_of_the_last_charge_moves_leased_ones_back() {
-    let mut steps = Steps::new();
+    let mut steps = Steps::new(0);
     assert!(steps.charge(0, 60));
     steps.report(Some(10));
     let taken = steps.spend();
@@ -832,4 +854,16 @@ fn refund_of_the_last_charge_moves_leased_ones_back() {
     assert!(steps.charge(51, 20));
     let after = START + 71 * SECOND;
     assert_eq!(steps.refund(55, &taken), after.cast_signed());
+}
+
+// Regression: a change of the limit cut the debt to one span, so that the overshoot could be used again after each.
+#[test]
+fn change_of_the_limit_keeps_what_is_ahead_of_it() {
+    let mut steps = Steps::new(200);
+    steps.report(Some(10));
+    assert!(steps.charge(0, 100) && steps.charge(0, 10));
+    assert!(!steps.charge(0, 1), "120 are charged or leased");
+    let other = Bucket::new(Quota::per_second(1).burst(50), 200);
+    assert_eq!(steps.call(0, other.charge(1))[1], 0);
+    assert!(!steps.charge(0, 1), "under the limit of before");
 }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use tollgate::{
-    Consistency, Decision, Key, Policy, Quota, RateLimiter,
+    Consistency, Decision, Key, OnOutage, Percent, Policy, Quota, RateLimiter,
     charge::{Charge, Receipt},
     decision::CountedBy,
     remote::RedisStore,
@@ -28,6 +28,12 @@ fn leased(name: &str) -> Policy {
 
 async fn check(limiter: &RateLimiter, charges: &[Charge<'_>]) -> Decision {
     limiter.check(charges).await.expect("a decision")
+}
+
+/// Asks 32 times at once.
+async fn check_together(limiter: &RateLimiter, charge: Charge<'_>) -> Vec<Decision> {
+    let charges = [charge];
+    join_all((0..32).map(|_| check(limiter, &charges))).await
 }
 
 /// Asks until a request is admitted by leased units. Returns the units that were admitted.
@@ -101,6 +107,110 @@ async fn instances_admit_no_more_than_the_limit_together() {
     let sum: u64 = admitted.iter().map(|(admitted, _)| admitted).sum();
     assert_eq!(sum, 1_000, "{admitted:?}");
     assert!(admitted.iter().any(|(_, here)| *here > 0), "{admitted:?}");
+}
+
+/// Asks 60 times for 32 units at once on each instance. Returns how many were admitted.
+async fn flood_together(instances: &[RateLimiter], charge: Charge<'_>) -> usize {
+    let floods = instances.iter().map(|limiter| async move {
+        let mut admitted = 0;
+        for _ in 0..60 {
+            let decisions = check_together(limiter, charge).await;
+            admitted += decisions
+                .iter()
+                .filter(|decision| decision.is_allowed())
+                .count();
+            tokio::task::yield_now().await;
+        }
+        admitted
+    });
+    join_all(floods).await.into_iter().sum()
+}
+
+#[tokio::test]
+async fn delayed_instances_admit_the_overshoot_at_most() {
+    let server = Server::start();
+    let instances = [(); 4].map(|()| limiter(&server.url()));
+    let policy = leased("delayed").consistency(Consistency::Delayed {
+        overshoot: Percent::new(20.0),
+    });
+    let sum = flood_together(&instances, policy.charge(Key::new(ADA))).await;
+    // More than the limit, since that is what it is for.
+    assert!((1_001..=1_200).contains(&sum), "{sum}");
+}
+
+#[tokio::test]
+async fn requests_that_come_together_get_each_unit_once() {
+    let server = Server::start();
+    let instances = [(); 2].map(|()| limiter(&server.url()));
+    let policy = leased("waiting");
+    let sum = flood_together(&instances, policy.charge(Key::new(ADA))).await;
+    assert_eq!(sum, 1_000);
+}
+
+#[tokio::test]
+async fn requests_for_a_very_busy_key_wait_for_reports_together() {
+    let server = Server::start();
+    let one = limiter(&server.url());
+    // Units come back so fast that no denial is kept.
+    let quota = Quota::per_second(5_000).burst(1_000);
+    let policy = Policy::new("share", quota).consistency(Consistency::Leased);
+    let charge = policy.charge(Key::new(ADA));
+    let instances = [one];
+    // The demand is an average.
+    for _ in 0..5 {
+        flood_together(&instances, charge).await;
+    }
+    server.flush_stats();
+    let admitted = flood_together(&instances, charge).await;
+    let asked = 60 * 32;
+    // Each charge and each report reads the key once.
+    let entries = server.command_calls().get("get").copied().unwrap_or(0);
+    assert!(admitted < asked / 2, "{admitted} of {asked}");
+    assert!(entries < asked as u64 / 4, "{entries} for {asked}");
+}
+
+// Regression: reports that began on the runtime of a caller stopped those of all others while it was not driven.
+#[test]
+fn reports_go_on_while_a_runtime_is_not_driven() {
+    let runtime = || {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+    };
+    let server = Server::start();
+    let one = limiter(&server.url());
+    let policy = leased("driven");
+    let idle = runtime().expect("a runtime");
+    let charge = policy.charge(Key::new(ADA));
+    idle.block_on(until_leased(&one, charge));
+    for _ in 0..200 {
+        idle.block_on(check(&one, &[charge]));
+    }
+    let other = runtime().expect("a runtime");
+    other.block_on(until_leased(&one, policy.charge(Key::new("bob"))));
+    drop(idle);
+}
+
+#[tokio::test]
+async fn requests_that_wait_are_decided_by_their_deadline() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.address()).await;
+    let store = RedisStore::builder(proxy.url()).deadline(Duration::from_millis(300));
+    let one = RateLimiter::builder().redis(store).build();
+    let one = one.expect("a usable limiter");
+    let policy = leased("late").on_outage(OnOutage::Allow);
+    let charge = policy.charge(Key::new(ADA));
+    let mut slowest = Duration::ZERO;
+    for round in 0..120 {
+        if round == 20 {
+            proxy.set(Mode::BlackHole);
+        }
+        let asked_at = Instant::now();
+        check_together(&one, charge).await;
+        slowest = slowest.max(asked_at.elapsed());
+    }
+    // One deadline, with room for a busy machine: two would be 600 ms.
+    assert!(slowest < Duration::from_millis(550), "{slowest:?}");
 }
 
 #[tokio::test]
@@ -204,12 +314,18 @@ async fn refunds_of_leased_units_are_exact() {
 #[tokio::test]
 async fn reset_leaves_only_leased_units_charged() {
     let server = Server::start();
-    let [one, other] = [(); 2].map(|()| limiter(&server.url()));
+    let other = limiter(&server.url());
     let policy = leased("reset");
+    let store = RedisStore::builder(server.url()).build();
+    let store = store.expect("a usable store");
+    let one = RateLimiter::new(store.clone(), [policy.clone()]);
+    let one = one.expect("a usable limiter");
     let charge = policy.charge(Key::new(ADA));
-    until_leased(&one, charge).await;
-    take_the_rest(&other, charge).await;
+    while store.stats().leased_units() < Some(20) {
+        until_leased(&one, charge).await;
+    }
     other.reset(&policy, &Key::new(ADA)).await.expect("reset");
+    // A reset that deleted the key would grant those units once more.
     let all = take_the_rest(&one, charge).await + take_the_rest(&other, charge).await;
     assert!((750..=1_000).contains(&all), "{all}");
 }
@@ -307,6 +423,15 @@ fn policies_that_cannot_be_leased_are_refused_with_the_reason() {
             "slots are held",
         ),
     ];
+    for percent in [0.0, 0.05, 100.1, -1.0, f64::NAN, f64::INFINITY] {
+        let overshoot = Percent::new(percent);
+        let policy = leased("percent").consistency(Consistency::Delayed { overshoot });
+        let error = policy.validate().expect_err("not a usable overshoot");
+        assert!(
+            error.to_string().contains("0.1 to 100 %"),
+            "{percent}: {error}"
+        );
+    }
     for (policy, reason) in refused {
         let error = policy.validate().expect_err(reason).to_string();
         assert!(

@@ -21,8 +21,9 @@ use std::{
 };
 
 use crate::{
-    algorithm::{RefundToken, TokenBucket},
+    algorithm::{Counting, RefundToken, TokenBucket},
     clock::Timestamp,
+    decision::Retry,
     remote::protocol::{LEAST_UNITS, LeaseId, LeaseReply, LeaseReport, Purpose},
 };
 
@@ -57,6 +58,8 @@ pub(super) struct Lease {
     last_grant: u64,
     /// No units are asked for before, since there were none.
     waits_until: Timestamp,
+    /// Whether the last report failed, or left requests without an answer. Nobody waits for the next one.
+    is_wait_in_vain: bool,
     round_trip: Duration,
     last_request_at: Timestamp,
     demand: Demand,
@@ -79,7 +82,7 @@ struct SentReport {
 
 /// The state of the key in Redis, as it was last replied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct KnownState {
+pub(in crate::remote) struct KnownState {
     /// The TAT, without what is leased.
     pub tat: u64,
     pub leased_elsewhere: u64,
@@ -90,7 +93,7 @@ pub(super) struct KnownState {
 
 /// Units that were taken: spent, or held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Taken {
+pub(in crate::remote) struct Taken {
     pub generation: u64,
     pub period: u64,
     /// Units of this process that are not in the TAT.
@@ -215,10 +218,37 @@ impl Lease {
         to_units(on_the_way).min(self.last_grant / 2).max(1)
     }
 
-    /// Begins a report to Redis. `instances` is the number of those that may ask for units.
+    /// Returns whether more than one request such as this one comes in the time of a round trip, so that they had better wait for
+    /// one report together, for no longer than this.
+    pub fn is_worth_waiting(
+        &self,
+        units: u64,
+        bucket: &TokenBucket,
+        longest: Duration,
+        now: Timestamp,
+    ) -> bool {
+        if self.known.is_none() || self.is_wait_in_vain || self.is_orphaned {
+            return false;
+        }
+        // A request for many units would lease them while it waits, and be denied because of them.
+        if 2 * self.round_trip > longest || units > bucket.capacity() / 16 {
+            return false;
+        }
+        #[expect(clippy::cast_precision_loss, reason = "an estimate")]
+        let requests = self.demand.per_second(now) / units as f64;
+        requests * self.round_trip.as_secs_f64() >= LEAST_TOGETHER
+    }
+
+    /// Notes that waiting for a report was in vain: nobody does until another one has succeeded.
+    pub fn note_vain_wait(&mut self) {
+        self.is_wait_in_vain = true;
+    }
+
+    /// Begins a report to Redis. `needed` units are waited for, and `instances` is the number of those that may ask for units.
     pub fn begin_report(
         &mut self,
         is_returned: bool,
+        needed: u64,
         instances: u32,
         now: Timestamp,
     ) -> LeaseReport {
@@ -250,6 +280,7 @@ impl Lease {
             lease: self.id,
             asked: self.share.take_unsent(),
             want: saturated(want),
+            need: saturated(needed),
             share: self.share.in_1024(instances),
             taken_back: saturated(taken_back),
             purpose: if is_returned {
@@ -260,11 +291,15 @@ impl Lease {
         }
     }
 
-    /// Ends a report whose reply came now.
-    pub fn end_report(&mut self, reply: &LeaseReply, bucket: &TokenBucket, now: Timestamp) {
-        let Some(report) = self.report.take() else {
-            return;
-        };
+    /// Ends a report whose reply came now. Returns how many units are leased to all instances.
+    pub fn end_report(
+        &mut self,
+        reply: &LeaseReply,
+        bucket: &TokenBucket,
+        now: Timestamp,
+    ) -> Option<u64> {
+        let report = self.report.take()?;
+        self.is_wait_in_vain = false;
         if reply.is_late {
             self.taken_back += report.taken_back;
             self.void();
@@ -296,13 +331,15 @@ impl Lease {
                     .clamp(SHORTEST_WAIT, LONGEST_WAIT)
                     .max(denied_for.min(LONGEST_DENIAL));
         }
+        let kept = if report.is_returned { 0 } else { report.kept };
+        Some(reply.leased(kept))
     }
 
     /// Ends a report that may have reached Redis or not: the units that are left can be spent until their end, but not be reported
     /// again, since a second report of the same units would free units that are in use.
     pub fn lose_report(&mut self, now: Timestamp) {
         if let Some(report) = self.report.take() {
-            self.waits_until = now + LONGEST_WAIT;
+            self.note_failure(now);
             // Perhaps once more than Redis has taken it, so that a refund may be too small.
             self.taken_back += report.taken_back;
             self.is_orphaned = self.units + self.held > 0;
@@ -316,12 +353,17 @@ impl Lease {
     /// Ends a report that certainly did not reach Redis.
     pub fn cancel_report(&mut self, now: Timestamp) {
         if let Some(report) = self.report.take() {
-            self.waits_until = now + LONGEST_WAIT;
+            self.note_failure(now);
             self.taken_back += report.taken_back;
             if report.is_returned {
                 self.units += report.kept.saturating_sub(self.held);
             }
         }
+    }
+
+    fn note_failure(&mut self, now: Timestamp) {
+        self.is_wait_in_vain = true;
+        self.waits_until = now + LONGEST_WAIT;
     }
 
     /// Returns whether the key is idle: its units are better off in Redis.
@@ -333,7 +375,6 @@ impl Lease {
     }
 
     /// Returns whether a report is under way.
-    #[cfg(feature = "test-util")]
     pub fn has_report(&self) -> bool {
         self.report.is_some()
     }
@@ -379,6 +420,12 @@ impl KnownState {
     }
 }
 
+/// Returns whether a charge fits with this TAT.
+pub(super) fn fits(bucket: &TokenBucket, tat: u64, now: Timestamp, units: u64) -> bool {
+    let retry = bucket.retry(&bucket.state(tat), now, units);
+    matches!(retry, Retry::At(at) if at <= now)
+}
+
 fn saturated(units: u64) -> u32 {
     units.try_into().unwrap_or(u32::MAX)
 }
@@ -405,6 +452,8 @@ const SECONDS_LEASED: f64 = 0.2;
 const LEAST_RATE: f64 = 4.0;
 /// Units are asked for when those that are left last for this many round trips.
 const ROUND_TRIPS_AHEAD: f64 = 2.5;
+/// Requests in the time of a round trip from which on they wait for one report.
+const LEAST_TOGETHER: f64 = 1.0;
 /// The wait after a report that got no units.
 const SHORTEST_WAIT: Duration = Duration::from_millis(2);
 const LONGEST_WAIT: Duration = Duration::from_millis(100);

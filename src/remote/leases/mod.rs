@@ -4,8 +4,10 @@
 //! a charge under a leased policy ──▶ its key has units here? ── yes ──▶ admitted here (`table.rs`, `lease.rs`)
 //!                                            │ no                            │ few are left, or they end soon
 //!                                            ▼                               ▼
-//!                                  a plain charge in Redis           a report, in the background (`upkeep.rs`):
-//!                                                                    spent, left, wanted ──▶ lua/lease.lua ──▶ granted
+//!             more than one in a round trip? ──── yes, they wait ──▶ a report, in the background (`upkeep.rs`):
+//!                                            │ no     (`waiters.rs`)  spent, left, wanted ──▶ lua/lease.lua ──▶ granted
+//!                                            ▼
+//!                                  a plain charge in Redis
 //! ```
 //!
 //! # Why is more than the quota never admitted?
@@ -17,6 +19,9 @@
 //! Reported units of a span `(s, t]` number at most `(TAT - s) / T`, and unreported ones at most sigma. Together, a span has at
 //! most `capacity + (t - s) / T` units, as with a strict bucket, for any number of instances, and whatever is lost, late or out of
 //! order.
+//!
+//! A delayed policy has `max(TAT, t) + sigma * T <= t + span * (1 + overshoot)` while any units are leased, and so admits at most
+//! `capacity * (1 + overshoot) + (t - s) / T` in a span. While nothing is leased, it admits what a strict bucket would.
 //!
 //! That needs three rules of the holder:
 //!
@@ -34,8 +39,18 @@
 //! # How large is a lease?
 //!
 //! As large as what the key is asked for here in 0.2 s, and at most a quarter of what is free times this instance's part of the
-//! requests; fewer than 4 units are not worth a call. All leases of a key together are at most a quarter of its capacity. So a
-//! denial, or the idle time of a holder, costs others a constant number of units, and never a part of the rate.
+//! requests; fewer than 4 units are not worth a call, unless requests wait for them. All leases of a key together are at most a
+//! quarter of its capacity. So a
+//! denial, or the idle time of a holder, costs others a constant number of units, and never a part of the rate. Under a delayed
+//! policy, the instance's part of the overshoot is leased as well.
+//!
+//! # Why do requests wait for a report?
+//!
+//! At a multiple of the limit there is nothing to lease in advance: each unit is admitted as soon as it is back. If each request
+//! asked for itself, Redis would have as much to do as without leases. So the requests that come in the time of a round trip
+//! wait for one report, which asks for their units. They get them in their order, or are denied. Each waits for one or two round
+//! trips, and never for more than a quarter of its deadline; if the report fails, each asks for itself. A request for more than a sixteenth of the
+//! capacity asks for itself at once: it would lease units while it waits, and be denied because of them.
 //!
 //! # What a failure costs
 //!
@@ -44,17 +59,19 @@
 //! | an instance crashes | its units count as spent within 2 s |
 //! | a report or its reply is lost | the same; the units that are left are spent until their lease ends |
 //! | Redis stalls, or is down for a second | nothing: units are spent until their lease ends, or until a restart is noticed |
-//! | Redis loses its states | what is leased, a quarter of the capacity at most, on top of what any loss of states admits |
+//! | Redis loses its states | what is leased, a quarter of the capacity and the overshoot at most, on top of what any loss of states admits |
 //! | the server's clock is set forward | what is leased, once, on top of what a strict bucket gains |
 
 mod demand;
+mod key;
 mod lease;
 mod table;
 #[cfg(feature = "test-util")]
 mod trial;
 mod upkeep;
+mod waiters;
 
 pub(super) use self::table::Leases;
 #[cfg(feature = "test-util")]
 pub use self::trial::{LeaseTrial, TrialTaken};
-pub(super) use self::upkeep::{decide, drain, is_refund, settle_here};
+pub(super) use self::upkeep::{LeasedDecision, decide, drain, is_refund, settle_here};

@@ -2,24 +2,32 @@
 
 use std::{
     collections::{HashMap, hash_map::Entry},
-    hash::{BuildHasherDefault, Hash, Hasher},
+    hash::BuildHasherDefault,
     mem,
     sync::{
         Arc, OnceLock,
         atomic::{self, AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
+    time::Duration,
 };
+
+use tokio::sync::oneshot::Receiver;
 
 use crate::{
     algorithm::{Counter, Counting},
-    charge::{Charge, Fingerprint, OwnedCharge},
+    charge::{Charge, OwnedCharge},
     clock::Timestamp,
     decision::{CountedBy, PolicyState, Retry, Usage},
     remote::protocol::{LeaseReply, LeaseReport, can_lease},
+    store::waited,
     task::{Mutex, SingleTask},
 };
 
-use super::lease::{Lease, Taken, total_in};
+use super::{
+    key::{HashedAlready, LeaseKey, Warmth},
+    lease::{Lease, Taken, total_in},
+    waiters::{Answer, Answers, Waiters},
+};
 
 /// The leases of one instance.
 #[derive(Debug)]
@@ -36,6 +44,8 @@ pub(in crate::remote) struct Leases {
     has_due: AtomicBool,
     /// Whether a task was started that takes them.
     is_reporting: AtomicBool,
+    /// How long a request waits for a report at most: a charge in Redis needs half of the deadline afterwards.
+    pub longest_wait: Duration,
     pub sweep: SingleTask,
 }
 
@@ -43,22 +53,15 @@ pub(in crate::remote) struct Leases {
 #[derive(Debug)]
 struct Parts {
     shards: Box<[Mutex<Shard>]>,
-    /// Keys that were asked for lately: half of a hash, the time, and how often within a second.
-    warmth: Box<[AtomicU64]>,
+    warmth: Warmth,
 }
 
 type Shard = HashMap<LeaseKey, Box<LeasedKey>, BuildHasherDefault<HashedAlready>>;
 
-/// Identifies a key under a policy with this quota.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::remote) struct LeaseKey {
-    fingerprint: Fingerprint,
-    quota: u64,
-}
-
 #[derive(Debug)]
 struct LeasedKey {
     lease: Lease,
+    waiters: Waiters,
     charge: OwnedCharge,
     /// Whether it is among the keys that are due.
     is_due: bool,
@@ -66,13 +69,21 @@ struct LeasedKey {
 
 /// The result of taking units.
 #[derive(Debug)]
-pub(in crate::remote) struct Attempt {
-    /// The state of the key if units were taken.
-    pub state: Option<PolicyState>,
+pub(in crate::remote) enum Attempt {
+    Taken(TakenUnits),
+    /// Others have taken the units, and many more requests come: they wait for a report together.
+    Waits(Receiver<Answer>),
+    /// Redis is to be asked.
+    Missing,
+}
+
+/// Units that were taken.
+#[derive(Debug)]
+pub(in crate::remote) struct TakenUnits {
+    pub state: PolicyState,
     /// The time of the server.
     pub decided_at: Timestamp,
-    /// Identifies held units.
-    generation: u64,
+    pub held: HeldUnits,
 }
 
 /// Units that a decision under way holds.
@@ -84,8 +95,8 @@ pub(in crate::remote) struct HeldUnits {
 }
 
 impl Leases {
-    /// Returns the leases of an instance, which has none yet, or may have none.
-    pub fn new(is_on: bool) -> Self {
+    /// Returns the leases of an instance, which has none yet, or may have none. The deadline is that of a decision.
+    pub fn new(is_on: bool, deadline: Duration) -> Self {
         Self {
             parts: is_on.then(OnceLock::new),
             ids: Arc::default(),
@@ -93,19 +104,40 @@ impl Leases {
             due: Mutex::default(),
             has_due: AtomicBool::new(false),
             is_reporting: AtomicBool::new(false),
+            longest_wait: deadline / 4,
             sweep: SingleTask::default(),
         }
     }
 
-    /// Takes the units of a charge, if this instance has enough of them. If Redis is to be asked for more, the key is due.
-    pub fn take(&self, charge: &Charge<'_>, holds: bool, now: Timestamp) -> Attempt {
-        let none = Attempt {
-            state: None,
-            decided_at: now,
-            generation: 0,
-        };
+    /// Takes the units of a charge, if this instance has enough of them. If not, the charge may wait for a report, should `may_wait`
+    /// agree.
+    pub fn take(
+        &self,
+        charge: &Charge<'_>,
+        now: Timestamp,
+        may_wait: impl FnOnce() -> bool,
+    ) -> Attempt {
+        self.take_or_wait(charge, false, now, may_wait)
+    }
+
+    /// Takes the units of a charge for a decision under way.
+    pub fn hold(&self, charge: &Charge<'_>, now: Timestamp) -> Option<TakenUnits> {
+        match self.take_or_wait(charge, true, now, || false) {
+            Attempt::Taken(units) => Some(units),
+            Attempt::Missing | Attempt::Waits(_) => None,
+        }
+    }
+
+    /// Takes the units of a charge. If Redis is to be asked for more, the key is due.
+    fn take_or_wait(
+        &self,
+        charge: &Charge<'_>,
+        holds: bool,
+        now: Timestamp,
+        may_wait: impl FnOnce() -> bool,
+    ) -> Attempt {
         let Some(parts) = self.parts.as_ref().filter(|_| may_lease(charge)) else {
-            return none;
+            return Attempt::Missing;
         };
         let parts = parts.get_or_init(Parts::new);
         let key = LeaseKey::of(charge);
@@ -114,12 +146,13 @@ impl Leases {
         let leased = match shard.entry(key) {
             Entry::Occupied(entry) => entry.into_mut(),
             Entry::Vacant(entry) => {
-                if !parts.is_warm(key, now) || !self.add_key() {
-                    return none;
+                if !parts.warmth.is_warm(key, now) || !self.add_key() {
+                    return Attempt::Missing;
                 }
                 is_new = true;
                 entry.insert(Box::new(LeasedKey {
                     lease: Lease::new(Arc::clone(&self.ids)),
+                    waiters: Waiters::default(),
                     charge: charge.to_owned(),
                     is_due: false,
                 }))
@@ -128,25 +161,34 @@ impl Leases {
         let lease = &mut leased.lease;
         lease.note_request(charge.units(), now);
         let taken = lease.take(charge.units(), holds, now);
+        let limit = self.longest_wait.saturating_sub(waited::so_far());
+        let receiver = match charge.policy().counter() {
+            Counter::Bucket(bucket)
+                if taken.is_none()
+                    && lease.is_worth_waiting(charge.units(), bucket, limit, now)
+                    && may_wait() =>
+            {
+                leased.waiters.join(charge.units())
+            }
+            _ => None,
+        };
         // A new one too, so that somebody looks after it.
-        let is_due = !leased.is_due && (is_new || lease.needs_report(now));
+        let is_due = !leased.is_due && (is_new || leased.needs_report(now));
         leased.is_due |= is_due;
         drop(shard);
         if is_due {
-            self.due.lock().push(key);
-            self.has_due.store(true, Ordering::Release);
+            self.add_due(key);
         }
-        match taken {
-            None => none,
-            Some(taken) => {
-                let decided_at = taken.known.server_time(now);
-                Attempt {
-                    state: Some(state(charge, &taken, decided_at)),
-                    decided_at,
-                    generation: taken.generation,
-                }
-            }
+        match (taken, receiver) {
+            (Some(taken), _) => Attempt::Taken(TakenUnits::new(charge, key, &taken, now)),
+            (None, Some(receiver)) => Attempt::Waits(receiver),
+            (None, None) => Attempt::Missing,
         }
+    }
+
+    fn add_due(&self, key: LeaseKey) {
+        self.due.lock().push(key);
+        self.has_due.store(true, Ordering::Release);
     }
 
     /// Returns whether there is room for one key more, which is then counted.
@@ -184,6 +226,11 @@ impl Leases {
         is_reporting.unwrap_or(false)
     }
 
+    /// Notes that a request has waited for a report of its key for too long.
+    pub fn note_vain_wait(&self, charge: &Charge<'_>) {
+        self.with(LeaseKey::of(charge), |leased| leased.lease.note_vain_wait());
+    }
+
     /// Makes all units void: Redis may have lost what it knew of them.
     pub fn void_all(&self) {
         for shard in self.shards() {
@@ -215,7 +262,11 @@ impl Leases {
     /// Forgets the keys that are due: their next requests make them due again.
     pub fn forget_due(&self) {
         for key in self.take_due() {
-            self.with(key, |leased| leased.is_due = false);
+            let answers = self.with(key, |leased| {
+                leased.is_due = false;
+                leased.waiters.give_up()
+            });
+            answers.unwrap_or_default().send();
         }
     }
 
@@ -228,32 +279,57 @@ impl Leases {
     ) -> Option<(OwnedCharge, LeaseReport)> {
         self.with(key, |leased| {
             leased.is_due = false;
-            let is_needed = leased.lease.needs_report(now);
-            is_needed.then(|| {
-                let report = leased.lease.begin_report(false, instances, now);
+            leased.needs_report(now).then(|| {
+                let needed = leased.waiters.begin_report();
+                let report = leased.lease.begin_report(false, needed, instances, now);
                 (leased.charge.clone(), report)
             })
         })?
     }
 
-    /// Ends a report with its reply.
+    /// Ends a report with its reply. Requests that still wait need another one.
     pub fn end_report(&self, key: LeaseKey, reply: &LeaseReply, now: Timestamp) {
-        self.with(key, |leased| {
-            if let Counter::Bucket(bucket) = leased.charge.borrow().policy().counter() {
-                leased.lease.end_report(reply, bucket, now);
-            }
+        let ended = self.with(key, |leased| {
+            let charge = leased.charge.borrow();
+            let Counter::Bucket(bucket) = charge.policy().counter() else {
+                return (Answers::default(), false);
+            };
+            let leased_units = leased.lease.end_report(reply, bucket, now);
+            let answers = leased_units.map(|units| {
+                let tat = reply.tat_after(bucket, units);
+                // A charge may be ahead of the limit while any units are leased.
+                let ahead = match units {
+                    0 => 0,
+                    _ => bucket.capacity() * u64::from(charge.policy().overshoot()) / 1_000,
+                };
+                let decided = (reply.decided_at, tat);
+                let bucket = (bucket, ahead);
+                leased
+                    .waiters
+                    .end_report(&mut leased.lease, decided, bucket, now)
+            });
+            let is_due = !leased.is_due && !leased.waiters.is_empty();
+            leased.is_due |= is_due;
+            (answers.unwrap_or_default(), is_due)
         });
+        let (answers, is_due) = ended.unwrap_or_default();
+        if is_due {
+            self.add_due(key);
+        }
+        answers.send();
     }
 
     /// Ends a report without a reply. It may have reached Redis, unless it was not sent.
     pub fn fail_report(&self, key: LeaseKey, was_sent: bool, now: Timestamp) {
-        self.with(key, |leased| {
+        let answers = self.with(key, |leased| {
             if was_sent {
                 leased.lease.lose_report(now);
             } else {
                 leased.lease.cancel_report(now);
             }
+            leased.waiters.give_up()
         });
+        answers.unwrap_or_default().send();
     }
 
     /// Forgets idle keys, or all of them. Returns those whose units are to be given back, and the reports that do so.
@@ -266,12 +342,13 @@ impl Leases {
         for shard in self.shards() {
             shard.lock().retain(|key, leased| {
                 let lease = &mut leased.lease;
-                if !is_all && !lease.is_idle(now) || !lease.is_at_rest(now) {
+                let is_at_rest = lease.is_at_rest(now) && leased.waiters.is_empty();
+                if !is_all && !lease.is_idle(now) || !is_at_rest {
                     return true;
                 }
                 let is_returned = lease.is_worth_returning(now);
                 if is_returned {
-                    let report = lease.begin_report(true, 1, now);
+                    let report = lease.begin_report(true, 0, 1, now);
                     reports.push((*key, leased.charge.clone(), report));
                 } else {
                     self.keys.fetch_sub(1, Ordering::Relaxed);
@@ -318,13 +395,24 @@ impl Leases {
     }
 }
 
-impl Attempt {
-    /// Returns the units that a decision under way holds.
-    pub fn held(&self, charge: &Charge<'_>) -> HeldUnits {
-        HeldUnits {
-            key: LeaseKey::of(charge),
-            units: charge.units(),
-            generation: self.generation,
+impl LeasedKey {
+    fn needs_report(&self, now: Timestamp) -> bool {
+        let is_awaited = !self.waiters.is_empty() && !self.lease.has_report();
+        is_awaited || self.lease.needs_report(now)
+    }
+}
+
+impl TakenUnits {
+    fn new(charge: &Charge<'_>, key: LeaseKey, taken: &Taken, now: Timestamp) -> Self {
+        let decided_at = taken.known.server_time(now);
+        Self {
+            state: state(charge, taken, decided_at),
+            decided_at,
+            held: HeldUnits {
+                key,
+                units: charge.units(),
+                generation: taken.generation,
+            },
         }
     }
 }
@@ -333,72 +421,12 @@ impl Parts {
     fn new() -> Self {
         Self {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            warmth: (0..WARM_KEYS).map(|_| AtomicU64::new(0)).collect(),
+            warmth: Warmth::new(),
         }
     }
 
     fn shard(&self, key: LeaseKey) -> &Mutex<Shard> {
         &self.shards[key.fingerprint.shard(SHARDS)]
-    }
-
-    /// Returns whether a key was asked for three times within a second, with this time. Another key in its place is forgotten.
-    fn is_warm(&self, key: LeaseKey, now: Timestamp) -> bool {
-        let hash = key.hash();
-        let place = &self.warmth[crate::charge::place(hash, WARM_KEYS)];
-        let (millis, tag) = ((now.as_micros() / 1_000) & MILLIS, hash & TAG);
-        let before = place.load(Ordering::Relaxed);
-        let is_recent = before & TAG == tag
-            && millis.wrapping_sub(before >> COUNT_BITS & MILLIS) & MILLIS < 1_000;
-        let count = if is_recent { (before & COUNT) + 1 } else { 1 };
-        if count >= WARM_FROM {
-            return true;
-        }
-        // The time of the first of the three. A lost update costs a request more.
-        let since = if is_recent {
-            before & !COUNT
-        } else {
-            tag | millis << COUNT_BITS
-        };
-        place.store(since | count, Ordering::Relaxed);
-        false
-    }
-}
-
-impl LeaseKey {
-    #[inline]
-    pub fn of(charge: &Charge<'_>) -> Self {
-        Self {
-            fingerprint: Fingerprint::of(charge.policy(), charge.key()),
-            quota: charge.policy().counter().quota_hash(),
-        }
-    }
-
-    fn hash(self) -> u64 {
-        self.fingerprint.low() ^ self.quota
-    }
-}
-
-impl Hash for LeaseKey {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        state.write_u64(Self::hash(*self));
-    }
-}
-
-/// Takes the hash of a [`LeaseKey`] as it is.
-#[derive(Default)]
-struct HashedAlready(u64);
-
-impl Hasher for HashedAlready {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, _: &[u8]) {
-        unreachable!("a key writes one number");
-    }
-
-    fn write_u64(&mut self, hash: u64) {
-        self.0 = hash;
     }
 }
 
@@ -432,15 +460,17 @@ pub(super) fn state(charge: &Charge<'_>, taken: &Taken, now: Timestamp) -> Polic
         .with_counted_by(CountedBy::Lease)
 }
 
+/// Returns the state of a bucket with this TAT, and when it takes the units of a charge.
+pub(super) fn state_at(charge: &Charge<'_>, decided_at: Timestamp, tat: u64) -> PolicyState {
+    let Counter::Bucket(bucket) = charge.policy().counter() else {
+        unreachable!("only buckets are leased");
+    };
+    let state = bucket.state(tat);
+    let retry = bucket.retry(&state, decided_at, charge.units());
+    let usage = bucket.usage(&state, decided_at);
+    bucket.annotate(PolicyState::counted(*charge.policy().name(), usage, retry))
+}
+
 const SHARDS: usize = 64;
 /// The most keys that have leases.
 const MAX_KEYS: usize = 65_536;
-/// Keys that are watched before they get a lease.
-const WARM_KEYS: usize = 16_384;
-/// Requests within a second from which on a key gets a lease.
-const WARM_FROM: u64 = 3;
-/// The count, the time and the tag in a word.
-const COUNT_BITS: u32 = 2;
-const COUNT: u64 = (1 << COUNT_BITS) - 1;
-const MILLIS: u64 = (1 << 30) - 1;
-const TAG: u64 = !0 << 32;

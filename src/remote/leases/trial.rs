@@ -69,9 +69,11 @@ impl LeaseTrial {
         self.0.has_report()
     }
 
-    /// Returns the report as the script takes it.
-    pub fn begin_report(&mut self, is_returned: bool, now: Timestamp) -> [u8; 31] {
-        self.0.begin_report(is_returned, 1, now).to_bytes()
+    /// Returns the report as the script takes it. `overshoot` is in 1/1000.
+    pub fn begin_report(&mut self, is_returned: bool, overshoot: u16, now: Timestamp) -> [u8; 37] {
+        self.0
+            .begin_report(is_returned, 0, 1, now)
+            .to_bytes(overshoot)
     }
 
     /// Takes the integers of the reply.

@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
 use smallvec::SmallVec;
+use tokio::sync::oneshot::Receiver;
 
 use crate::{
     algorithm::{Counter, Counting},
@@ -11,7 +12,7 @@ use crate::{
     clock::{Clock, Timestamp},
     decision::{CountedBy, Decision, PolicyState, Retry},
     error::Error,
-    store::StoreFuture,
+    store::{StoreFuture, waited::TimeLeft},
     task::{
         Running, home,
         timer::{sleep, timeout},
@@ -26,35 +27,56 @@ use super::{
         protocol::{LeaseReply, LeaseReport, Purpose, Reply, Request},
         route,
     },
-    table::{Attempt, HeldUnits, LeaseKey, Leases},
+    key::LeaseKey,
+    table::{self, Attempt, HeldUnits, Leases, TakenUnits},
+    waiters::Answer,
 };
+
+/// A decision on charges of which some are under leased policies.
+pub(in crate::remote) enum LeasedDecision {
+    Decided(StoreFuture<Decision>),
+    Waits(Box<Waiting>),
+}
 
 /// Decides charges of which some are under leased policies: with the units that are here, and the rest by `ask`.
 pub(in crate::remote) fn decide(
     cluster: &Arc<Cluster>,
     charges: &[Charge<'_>],
     ask: impl FnOnce(&[Charge<'_>]) -> StoreFuture<Decision>,
-) -> StoreFuture<Decision> {
+) -> LeasedDecision {
+    use LeasedDecision::{Decided, Waits};
+
     let leases = cluster.leases();
     // Shadow charges and candidates are made with the others or not at all, and a peek needs the state in Redis.
     let is_plain = |charge: &Charge<'_>| !charge.is_shadow() && charge.units() > 0;
     if !charges.iter().all(is_plain) {
-        return ask(charges);
+        return Decided(ask(charges));
     }
     let now = Clock::system().now();
     let decision = match charges {
-        [charge] => match leases.take(charge, false, now) {
-            Attempt {
-                state: Some(state),
-                decided_at,
-                ..
-            } => {
-                let decision = Decision::of_one(CountedBy::Lease, decided_at, state);
-                StoreFuture::ready(Ok(decision))
+        [charge] => {
+            // Dropped once no lock is held: it may be the last one of its kind.
+            let mut node = None;
+            let may_wait = || {
+                let node: &mut Node = node.insert(cluster.node_for(charge.key()));
+                !node.has_denial(charges)
+            };
+            match leases.take(charge, now, may_wait) {
+                Attempt::Taken(units) => {
+                    let decision =
+                        Decision::of_one(CountedBy::Lease, units.decided_at, units.state);
+                    Decided(StoreFuture::ready(Ok(decision)))
+                }
+                Attempt::Waits(answer) => Waits(Box::new(Waiting {
+                    cluster: Arc::clone(cluster),
+                    charge: charge.to_owned(),
+                    answer,
+                    time: TimeLeft::of_request(Some(leases.longest_wait)),
+                })),
+                Attempt::Missing => Decided(ask(charges)),
             }
-            Attempt { state: None, .. } => ask(charges),
-        },
-        charges => decide_several(cluster, charges, now, ask),
+        }
+        charges => Decided(decide_several(cluster, charges, now, ask)),
     };
     if leases.has_due() {
         report_due(cluster);
@@ -70,46 +92,77 @@ fn decide_several(
     ask: impl FnOnce(&[Charge<'_>]) -> StoreFuture<Decision>,
 ) -> StoreFuture<Decision> {
     let leases = cluster.leases();
-    let attempts: SmallVec<[Option<Attempt>; 4]> = charges
+    let taken: SmallVec<[Option<TakenUnits>; 4]> = charges
         .iter()
         .map(|charge| {
-            let attempt = charge
-                .policy()
-                .is_leased()
-                .then(|| leases.take(charge, true, now))?;
-            attempt.state.is_some().then_some(attempt)
+            let is_leased = charge.policy().is_leased();
+            is_leased.then(|| leases.hold(charge, now)).flatten()
         })
         .collect();
-    if attempts.iter().all(Option::is_none) {
+    if taken.iter().all(Option::is_none) {
         return ask(charges);
     }
     let held = Held {
         leases: Arc::clone(leases),
-        units: charges
-            .iter()
-            .zip(&attempts)
-            .filter_map(|(charge, attempt)| Some(attempt.as_ref()?.held(charge)))
-            .collect(),
+        units: taken.iter().flatten().map(|units| units.held).collect(),
         is_admitted: true,
     };
-    let missing = charges.iter().zip(&attempts);
-    let rest: Charges<'_> = missing
-        .filter(|(_, attempt)| attempt.is_none())
+    let rest: Charges<'_> = charges
+        .iter()
+        .zip(&taken)
+        .filter(|(_, units)| units.is_none())
         .map(|(charge, _)| *charge)
         .collect();
     if rest.is_empty() {
-        let decided_at = attempts.iter().flatten().map(|attempt| attempt.decided_at);
+        let decided_at = taken.iter().flatten().map(|units| units.decided_at);
         let decided_at = decided_at.min().unwrap_or(now);
-        let states = attempts
-            .iter()
-            .flatten()
-            .filter_map(|attempt| attempt.state);
+        let states = taken.iter().flatten().map(|units| units.state);
         let decision = Decision::new(CountedBy::Lease, decided_at, states);
         drop(held);
         return StoreFuture::ready(Ok(decision));
     }
     let charges: SmallVec<[OwnedCharge; 4]> = charges.iter().map(Charge::to_owned).collect();
-    ask(&rest).map(move |result| held.end(result, &charges, attempts))
+    ask(&rest).map(move |result| held.end(result, &charges, taken))
+}
+
+/// A decision that waits for the report of its key.
+pub(in crate::remote) struct Waiting {
+    cluster: Arc<Cluster>,
+    charge: OwnedCharge,
+    answer: Receiver<Answer>,
+    time: TimeLeft,
+}
+
+impl Waiting {
+    /// Waits until the report has ended.
+    ///
+    /// # Errors
+    ///
+    /// The charge, if Redis is to be asked for it in the time that is left.
+    pub async fn end(self) -> Result<Decision, (OwnedCharge, TimeLeft)> {
+        let charge = self.charge.borrow();
+        let time = self.time.restarted();
+        let answer = time.limit(self.answer).await;
+        if answer.is_none() {
+            self.cluster.leases().note_vain_wait(&charge);
+        }
+        match answer {
+            Some(Ok(Answer::Taken(taken))) => {
+                let decided_at = taken.known.server_time(Clock::system().now());
+                let state = table::state(&charge, &taken, decided_at);
+                Ok(Decision::of_one(CountedBy::Lease, decided_at, state))
+            }
+            Some(Ok(Answer::Denied { decided_at, tat })) => {
+                let state = table::state_at(&charge, decided_at, tat);
+                let denial = Decision::of_one(CountedBy::Shared, decided_at, state);
+                Ok(match self.cluster.node_for(charge.key()).guard() {
+                    Some(guard) => denial.timed_by(&guard.server_clock),
+                    None => denial,
+                })
+            }
+            Some(Ok(Answer::Unknown) | Err(_)) | None => Err((self.charge, time)),
+        }
+    }
 }
 
 /// Units that a decision under way holds. If nobody learns how it ended, they count as spent.
@@ -125,21 +178,22 @@ impl Held {
         mut self,
         result: Result<Decision, Error>,
         charges: &[OwnedCharge],
-        attempts: SmallVec<[Option<Attempt>; 4]>,
+        taken: SmallVec<[Option<TakenUnits>; 4]>,
     ) -> Result<Decision, Error> {
         let rest = result.inspect_err(|error| self.is_admitted = !error.was_not_executed())?;
         self.is_admitted = rest.is_allowed();
         let mut others = rest.states().iter();
-        let states = charges.iter().zip(attempts).map(|(charge, attempt)| {
-            match attempt.and_then(|attempt| attempt.state) {
-                Some(state) if rest.is_allowed() => state,
-                Some(state) => charge.borrow().after_denial(state, &rest),
+        let states = charges
+            .iter()
+            .zip(taken)
+            .map(|(charge, units)| match units {
+                Some(units) if rest.is_allowed() => units.state,
+                Some(units) => charge.borrow().after_denial(units.state, &rest),
                 None => {
                     let state = *others.next().expect("one state per charge");
                     state.with_counted_by(state.counted_by().unwrap_or(rest.counted_by()))
                 }
-            }
-        });
+            });
         let decision = Decision::new(rest.counted_by(), rest.decided_at(), states).timed_as(&rest);
         Ok(match rest.ticket() {
             Some(ticket) => decision.with_ticket(ticket),
@@ -200,7 +254,7 @@ pub(in crate::remote) fn is_refund(settlement: &Settlement) -> bool {
 
 // === Reports ===
 
-/// Reports the units of all keys that are due, in the background.
+/// Reports the units of all keys that are due, in the background: at home, since a caller's runtime may be driven now and then only.
 fn report_due(cluster: &Arc<Cluster>) {
     let leases = cluster.leases();
     start_sweep(cluster);
@@ -267,37 +321,49 @@ async fn give_back(cluster: &Arc<Cluster>, is_all: bool) {
     join_all(sent).await;
 }
 
-/// Sends a report, and takes its reply over.
-async fn send(cluster: &Arc<Cluster>, key: LeaseKey, charge: OwnedCharge, report: LeaseReport) {
-    let mut under_way = UnderWay {
+/// Sends a report, and takes its reply over. The future ends the report also if it is never polled.
+fn send(
+    cluster: &Arc<Cluster>,
+    key: LeaseKey,
+    charge: OwnedCharge,
+    report: LeaseReport,
+) -> impl Future<Output = ()> {
+    let under_way = UnderWay {
         leases: cluster.leases(),
         key,
         was_sent: false,
         has_ended: false,
     };
-    let charge = charge.borrow();
-    let node = cluster.node_for(charge.key());
-    let is_down = node.guard().is_some_and(|guard| guard.is_open());
-    let request = Request::lease(&node.client.keyspace, &charge, report);
-    let Some(request) = request.filter(|_| !is_down) else {
-        return;
-    };
-    let (sent_at, validity) = (Clock::system().now(), node.client.denials.validity());
-    under_way.was_sent = true;
-    let reply = route::submit(&node.client, Box::new(request)).await;
-    if let Err(error) = &reply {
-        under_way.was_sent = !error.was_not_executed();
-    }
-    let Some(reply) = reply.ok().and_then(Reply::into_lease) else {
-        return;
-    };
-    under_way.has_ended = true;
-    cluster
-        .leases()
-        .end_report(key, &reply, Clock::system().now());
-    if !reply.is_late {
-        note(&node, &charge, &reply, report);
-        keep_denial(&node, &charge, &reply, (sent_at, validity));
+    async move {
+        // Else its fields would be captured, and it would not be dropped with the future.
+        let mut under_way = under_way;
+        let charge = charge.borrow();
+        let node = cluster.node_for(charge.key());
+        let is_down = node.guard().is_some_and(|guard| guard.is_open());
+        let request = Request::lease(&node.client.keyspace, &charge, report);
+        let Some(request) = request.filter(|_| !is_down) else {
+            return;
+        };
+        let (sent_at, validity) = (Clock::system().now(), node.client.denials.validity());
+        under_way.was_sent = true;
+        let reply = route::submit(&node.client, Box::new(request)).await;
+        if let Err(error) = &reply {
+            under_way.was_sent = !error.was_not_executed();
+        }
+        let Some(reply) = reply.ok().and_then(Reply::into_lease) else {
+            return;
+        };
+        if !reply.is_late {
+            note(&node, &charge, &reply, report);
+            keep_denial(&node, &charge, &reply, (sent_at, validity));
+        }
+        under_way.has_ended = true;
+        cluster
+            .leases()
+            .end_report(key, &reply, Clock::system().now());
+        if cluster.leases().has_due() {
+            report_due(cluster);
+        }
     }
 }
 
@@ -327,11 +393,10 @@ fn note(node: &Node, charge: &Charge<'_>, reply: &LeaseReply, report: LeaseRepor
         Purpose::Keep => report.kept,
         Purpose::GiveBack | Purpose::Reset => 0,
     };
-    let leased = reply.leased_elsewhere + reply.granted + u64::from(kept);
-    let (now, micros) = (reply.decided_at, bucket.micros_up(leased));
-    let state = bucket.state(reply.tat.max(now.as_micros()) + micros);
+    let tat = reply.tat_after(bucket, reply.leased(kept.into()));
+    let now = reply.decided_at;
     let name = *charge.policy().name();
-    let state = PolicyState::counted(name, bucket.usage(&state, now), Retry::Now);
+    let state = PolicyState::counted(name, bucket.usage(&bucket.state(tat), now), Retry::Now);
     let decision = Decision::of_one(CountedBy::Shared, now, bucket.annotate(state));
     guard.conclude(Ok(decision), &mut std::iter::once(charge.cost(0)));
 }
@@ -347,7 +412,9 @@ fn keep_denial(
         return;
     };
     let now = reply.decided_at;
-    let denied_for = reply.denied_for(bucket, charge.units());
+    // It covers requests of every cost, since none costs less.
+    let charge = charge.cost(1);
+    let denied_for = reply.denied_for(bucket, 1);
     if denied_for.is_zero() {
         return;
     }
@@ -355,7 +422,7 @@ fn keep_denial(
     let name = *charge.policy().name();
     let state = PolicyState::counted(name, usage, Retry::At(now + denied_for));
     let denials = &node.client.denials;
-    denials.put(charge, &state, (sent_at, now), validity);
+    denials.put(&charge, &state, (sent_at, now), validity);
 }
 
 /// The first wait for a report under way. The next ones are longer.

@@ -269,14 +269,14 @@ fn write_bucket_charge(arguments: &mut Arguments, bucket: &TokenBucket, cost: u6
 }
 
 /// Returns the arguments that report leased units of a bucket, and lease more.
-pub(super) fn lease(bucket: &TokenBucket, report: LeaseReport) -> Arguments {
+pub(super) fn lease(bucket: &TokenBucket, overshoot: u16, report: LeaseReport) -> Arguments {
     let (units, micros) = bucket.refill();
     Arguments::from_iter([
         Argument::tag(Tag::Lease, bucket.quota_tag().to_be_bytes()),
         Argument::Number(bucket.span()),
         Argument::Number(units),
         Argument::Number(micros),
-        Argument::Bytes(report.to_bytes().into()),
+        Argument::Bytes(report.to_bytes(overshoot).into()),
     ])
 }
 

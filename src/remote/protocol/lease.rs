@@ -21,6 +21,8 @@ pub(in crate::remote) struct LeaseReport {
     pub asked: u32,
     /// The most units to lease.
     pub want: u32,
+    /// Units that requests wait for.
+    pub need: u32,
     /// The part of what is free, in 1/1024.
     pub share: u16,
     /// Units that were refunded here, or were held and not spent, since the last report.
@@ -78,14 +80,16 @@ impl LeaseReport {
         lease: LeaseId { turn: 0, born: 0 },
         asked: 0,
         want: 0,
+        need: 0,
         share: 0,
         taken_back: 0,
         purpose: Purpose::Reset,
     };
 
-    /// Returns the report as one argument of the script: several would cost the server more.
-    pub fn to_bytes(self) -> [u8; 31] {
-        let mut bytes = [0; 31];
+    /// Returns the report as one argument of the script: several would cost the server more. `overshoot` is in 1/1000 of the
+    /// capacity.
+    pub fn to_bytes(self, overshoot: u16) -> [u8; 37] {
+        let mut bytes = [0; 37];
         let numbers = [
             self.spent,
             self.kept,
@@ -100,6 +104,8 @@ impl LeaseReport {
         bytes[24..26].copy_from_slice(&self.share.to_be_bytes());
         bytes[26..30].copy_from_slice(&self.taken_back.to_be_bytes());
         bytes[30] = self.purpose as u8;
+        bytes[31..33].copy_from_slice(&overshoot.to_be_bytes());
+        bytes[33..].copy_from_slice(&self.need.to_be_bytes());
         bytes
     }
 }
@@ -124,6 +130,17 @@ impl LeaseReply {
             asked: asked.try_into().ok()?,
             refunded,
         })
+    }
+
+    /// Returns how many units are leased to all instances. `kept` is what the report kept.
+    pub fn leased(&self, kept: u64) -> u64 {
+        let kept = if self.is_late { 0 } else { kept };
+        self.leased_elsewhere + self.granted + kept
+    }
+
+    /// Returns the TAT as if these units were spent.
+    pub fn tat_after(&self, bucket: &TokenBucket, units: u64) -> u64 {
+        self.tat.max(self.decided_at.as_micros()) + bucket.micros_up(units)
     }
 
     /// Returns for how long a charge of these units is denied, whatever becomes of the leased ones.

@@ -145,7 +145,11 @@ impl Request {
         let Counter::Bucket(bucket) = charge.policy().counter() else {
             return None;
         };
-        let mut request = Self::for_key_of(charge, keyspace, codec::lease(bucket, report));
+        let mut request = Self::for_key_of(
+            charge,
+            keyspace,
+            codec::lease(bucket, charge.policy().overshoot(), report),
+        );
         request.reply_lens = SmallVec::from_iter([codec::OF_LEASE]);
         Some(request)
     }

@@ -1,0 +1,80 @@
+//! The states of one key at a server: they are deleted or read without a decision.
+
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+use redis::{Cmd, Value};
+
+use crate::{
+    clock::Clock,
+    key::Key,
+    policy::{BanRecord, Policy},
+    store::StoreFuture,
+};
+
+use super::{
+    client::Client,
+    connection::classify,
+    protocol::{LeaseReport, Request, malformed},
+    route,
+};
+
+/// Deletes the states of a key, without what instances have leased of it.
+///
+/// A cluster gets one command for each of them: as long as it moves the slot, no node deletes several keys at once of which one
+/// is elsewhere or missing.
+pub(super) fn reset(client: &Arc<Client>, policy: &Policy, key: &Key) -> StoreFuture<()> {
+    let client = Arc::clone(client);
+    let mut keys: Vec<_> = client.keyspace.all_keys(policy, key).collect();
+    keys.push(client.keyspace.ban_key(policy, key));
+    // Without what is leased, Redis would grant these units again.
+    let leased = policy.is_leased().then(|| policy.charge(*key));
+    let leased = leased.and_then(|charge| {
+        let own = client.keyspace.key_of(&charge);
+        keys.retain(|key| *key != own);
+        Request::lease(&client.keyspace, &charge, LeaseReport::RESET)
+    });
+    let keys_at_once = match client.mode.is_cluster() {
+        Some(false) => keys.len(),
+        Some(true) | None => 1,
+    };
+    let commands = keys.chunks(keys_at_once).map(|keys| {
+        let mut command = redis::cmd("DEL");
+        keys.iter().for_each(|key| {
+            command.arg(key.as_slice());
+        });
+        command
+    });
+    let commands: Vec<Cmd> = commands.collect();
+    StoreFuture::boxed(async move {
+        let deleting = commands
+            .iter()
+            .map(|command| route::run_command(&client, command));
+        let deleted = join_all(deleting).await;
+        if let Some(request) = leased {
+            route::submit(&client, Box::new(request)).await?.check()?;
+        }
+        deleted.into_iter().try_for_each(|reply| reply.map(drop))
+    })
+}
+
+/// Reads the denials and the ban of a key.
+pub(super) fn ban_record(
+    client: &Arc<Client>,
+    policy: &Policy,
+    key: &Key,
+) -> StoreFuture<Option<BanRecord>> {
+    let client = Arc::clone(client);
+    let mut command = redis::cmd("GET");
+    command.arg(client.keyspace.ban_key(policy, key).as_slice());
+    StoreFuture::boxed(async move {
+        match route::run_command(&client, &command).await? {
+            Value::Nil => Ok(None),
+            Value::BulkString(bytes) => {
+                let state = BanRecord::from_stored(&bytes, Clock::system().now());
+                state.map(Some).ok_or_else(classify::foreign_value)
+            }
+            _ => Err(malformed()),
+        }
+    })
+}

@@ -1,0 +1,238 @@
+//! Requests that wait for a report of their key, and go to Redis together in it.
+
+use std::{collections::VecDeque, mem};
+
+use tokio::sync::oneshot::{self, Receiver, Sender};
+
+use crate::{algorithm::TokenBucket, clock::Timestamp};
+
+use super::lease::{Lease, Taken, fits};
+
+/// The requests of one key, in their order.
+#[derive(Debug, Default)]
+pub(super) struct Waiters {
+    waiting: VecDeque<Waiter>,
+    /// How many of them the report under way asks units for.
+    in_report: usize,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    units: u64,
+    answer: Sender<Answer>,
+}
+
+/// The answer to a request that has waited.
+#[derive(Debug)]
+pub(in crate::remote) enum Answer {
+    /// Units were taken for it.
+    Taken(Taken),
+    /// Redis denied it. The TAT is as if all leased units were spent.
+    Denied { decided_at: Timestamp, tat: u64 },
+    /// It has to ask Redis itself.
+    Unknown,
+}
+
+impl Waiters {
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Adds a request for units; `None` if too many wait.
+    pub fn join(&mut self, units: u64) -> Option<Receiver<Answer>> {
+        if self.waiting.len() >= MAX_WAITING {
+            return None;
+        }
+        let (answer, receiver) = oneshot::channel();
+        self.waiting.push_back(Waiter { units, answer });
+        Some(receiver)
+    }
+
+    /// Begins a report. Returns the units to ask for.
+    pub fn begin_report(&mut self) -> u64 {
+        self.waiting.retain(|waiter| !waiter.answer.is_closed());
+        self.in_report = self.waiting.len();
+        self.waiting.iter().map(|waiter| waiter.units).sum()
+    }
+
+    /// Ends a report: the requests in it get units or are denied. Those that came later get what is left, or wait for the next one.
+    ///
+    /// `tat` is that of the reply, as if all leased units were spent. Charges may be so many units
+    /// ahead of the limit.
+    pub fn end_report(
+        &mut self,
+        lease: &mut Lease,
+        (decided_at, tat): (Timestamp, u64),
+        (bucket, ahead): (&TokenBucket, u64),
+        now: Timestamp,
+    ) -> Answers {
+        let in_report = mem::take(&mut self.in_report);
+        let for_charges = tat.saturating_sub(bucket.micros_up(ahead));
+        let mut answers = Answers::default();
+        for (place, waiter) in mem::take(&mut self.waiting).into_iter().enumerate() {
+            if waiter.answer.is_closed() {
+                continue;
+            }
+            let answer = if let Some(taken) = lease.take(waiter.units, false, now) {
+                Answer::Taken(taken)
+            } else if place >= in_report {
+                self.waiting.push_back(waiter);
+                continue;
+            } else if fits(bucket, for_charges, decided_at, waiter.units) {
+                // As many units are leased as may be, but there are enough for a charge.
+                lease.note_vain_wait();
+                Answer::Unknown
+            } else {
+                Answer::Denied { decided_at, tat }
+            };
+            answers.0.push((waiter.answer, answer));
+        }
+        answers
+    }
+
+    /// Ends a report that failed: each request asks for itself.
+    pub fn give_up(&mut self) -> Answers {
+        self.in_report = 0;
+        let waiting = self.waiting.drain(..);
+        Answers(
+            waiting
+                .map(|waiter| (waiter.answer, Answer::Unknown))
+                .collect(),
+        )
+    }
+}
+
+/// Answers that are to be sent once no lock is held, since each wakes a task.
+#[derive(Debug, Default)]
+#[must_use = "requests wait for their answers"]
+pub(super) struct Answers(Vec<(Sender<Answer>, Answer)>);
+
+impl Answers {
+    pub fn send(self) {
+        for (sender, answer) in self.0 {
+            // Units of a request that goes just now count as spent.
+            let _ = sender.send(answer);
+        }
+    }
+}
+
+/// The most requests that wait for a key: as many others ask Redis.
+const MAX_WAITING: usize = 1_024;
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, atomic::AtomicU64};
+
+    use crate::{
+        algorithm::Quota,
+        remote::protocol::{LeaseId, LeaseReply},
+    };
+
+    use super::*;
+
+    const NOW: Timestamp = Timestamp::from_micros(1_700_000_000_000_000);
+
+    /// A key of 100 units, and its requests.
+    struct Trial {
+        bucket: TokenBucket,
+        lease: Lease,
+        waiters: Waiters,
+    }
+
+    impl Trial {
+        fn new() -> Self {
+            Self {
+                bucket: TokenBucket::new(Quota::per_second(1).burst(100)).expect("a usable quota"),
+                lease: Lease::new(Arc::new(AtomicU64::new(0))),
+                waiters: Waiters::default(),
+            }
+        }
+
+        fn join(&mut self, units: u64) -> Receiver<Answer> {
+            self.waiters.join(units).expect("few wait")
+        }
+
+        /// Reports, with a reply that leases units while so many are charged. Returns the units that were asked for.
+        fn report(
+            &mut self,
+            (granted, charged): (u64, u64),
+            between: impl FnOnce(&mut Waiters),
+        ) -> u64 {
+            let needed = self.waiters.begin_report();
+            let report = self.lease.begin_report(false, needed, 1, NOW);
+            between(&mut self.waiters);
+            let reply = LeaseReply {
+                decided_at: NOW,
+                tat: NOW.as_micros() + self.bucket.micros_up(charged),
+                granted,
+                is_late: false,
+                leased_elsewhere: 0,
+                lease: LeaseId {
+                    turn: 1_700_000_000,
+                    born: 0,
+                },
+                asked: 0,
+                refunded: 0,
+            };
+            let leased = self.lease.end_report(&reply, &self.bucket, NOW);
+            let leased = leased.expect("a report is under way");
+            let decided = (NOW, reply.tat_after(&self.bucket, leased));
+            let bucket = (&self.bucket, 0);
+            let answers = self
+                .waiters
+                .end_report(&mut self.lease, decided, bucket, NOW);
+            answers.send();
+            u64::from(report.need)
+        }
+    }
+
+    fn answer(receiver: &mut Receiver<Answer>) -> Option<&'static str> {
+        Some(match receiver.try_recv().ok()? {
+            Answer::Taken(_) => "taken",
+            Answer::Denied { .. } => "denied",
+            Answer::Unknown => "unknown",
+        })
+    }
+
+    #[test]
+    fn requests_get_units_in_their_order_or_are_denied() {
+        let mut trial = Trial::new();
+        let mut asked = [1, 50, 1, 1].map(|units| trial.join(units));
+        let mut later = None;
+        let needed = trial.report((2, 98), |waiters| later = waiters.join(1));
+        assert_eq!(needed, 53);
+        let answers = asked.each_mut().map(answer);
+        assert_eq!(
+            answers,
+            [Some("taken"), Some("denied"), Some("taken"), Some("denied")]
+        );
+        let mut later = later.expect("it joined");
+        assert_eq!(answer(&mut later), None, "it was not asked for");
+        assert_eq!(trial.report((0, 100), |_| ()), 1);
+        assert_eq!(answer(&mut later), Some("denied"));
+        assert!(trial.waiters.is_empty());
+    }
+
+    #[test]
+    fn closed_requests_get_no_units() {
+        let mut trial = Trial::new();
+        drop(trial.join(10));
+        let gone = trial.join(20);
+        let mut asked = trial.join(1);
+        assert_eq!(trial.report((21, 0), |_| drop(gone)), 21);
+        assert_eq!(answer(&mut asked), Some("taken"));
+        assert_eq!(trial.lease.units(NOW), 20);
+    }
+
+    #[test]
+    fn requests_ask_for_themselves_if_the_report_failed_or_leases_are_at_their_most() {
+        let mut trial = Trial::new();
+        let mut asked = trial.join(1);
+        trial.waiters.begin_report();
+        trial.waiters.give_up().send();
+        assert_eq!(answer(&mut asked), Some("unknown"));
+        let mut asked = trial.join(30);
+        trial.report((25, 0), |_| ());
+        assert_eq!(answer(&mut asked), Some("unknown"), "75 are free");
+    }
+}
