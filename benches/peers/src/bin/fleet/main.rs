@@ -1,22 +1,24 @@
-//! Several processes on one Redis: strict and leased policies, on one hot key or on many.
+//! Several processes on one Redis: strict, leased and delayed policies, and peers that count in process, on one hot key or on many.
 //!
 //! `cargo run --release --ignore-rust-version --bin fleet -- [--processes 8] [--seconds 3] [--keys 1] [--limit 100000]
-//! [--burst 100000] [--load 0] [--round-trip 0] [--fault none]`
+//! [--burst 100000] [--load 0] [--skew 0] [--round-trip 0] [--fault none] [--only strict,leased]`
 //!
 //! The limit is in units a second for each key. `--load` is the part of the limit of all keys that is asked
-//! for, 0 for as much as the processes can. Keys are picked by Zipf's law. `--round-trip` adds milliseconds. `--fault` is `none`,
+//! for, 0 for as much as the processes can; `--skew` the part of it that the first process asks for, 0 for all alike. Keys are picked by Zipf's law. `--round-trip` adds milliseconds. `--fault` is `none`,
 //! `kill` (a process in the middle) or `stop` (a process for 5 s).
 //!
 //! The worst span is how many units the hottest key was admitted beyond its burst and rate, in any span of whole milliseconds.
 
-#[path = "../../../support/histogram.rs"]
+#[path = "../../../../support/histogram.rs"]
 #[allow(dead_code, reason = "others use the rest of it")]
 mod histogram;
-#[path = "../../../../tests/support/proxy.rs"]
+#[path = "../../../../../tests/support/proxy.rs"]
 #[allow(dead_code, reason = "others use the rest of it")]
 mod proxy;
+mod subject;
 
 use std::{
+    cell::{Cell, RefCell},
     collections::BTreeMap,
     io::{BufRead, BufReader, Write},
     process::{Child, Command, Stdio},
@@ -27,14 +29,12 @@ use std::{
 use futures_util::future::join_all;
 use redis::Client;
 use tokio::runtime::{Builder, Runtime};
-use tollgate::{
-    Consistency, Key, Policy, Quota, RateLimiter, decision::CountedBy, remote::RedisStore,
-};
 use tollgate_peers::{arguments::Arguments, cpu, server::Server};
 
 use self::{
     histogram::Histogram,
     proxy::{Mode, Proxy},
+    subject::{ALL, Subject},
 };
 
 fn main() {
@@ -43,17 +43,21 @@ fn main() {
         return ask(&arguments);
     }
     println!(
-        "| policy | decisions/s | admitted, of the limit | here | Redis calls a decision | Redis, % of a core | p50 / p99 / p99.9 us | worst span, units |"
+        "| policy | decisions/s | admitted, of the limit | of the requests of the first process, and of the others | here | Redis calls a second | a decision | Redis, % of a core | p50 / p99 / p99.9 us | worst span, units |"
     );
-    println!("|---|---|---|---|---|---|---|---|");
-    for consistency in ["strict", "leased"] {
-        measure(&arguments, consistency);
+    println!("|---|---|---|---|---|---|---|---|---|---|");
+    let only: String = arguments.value("--only", String::new());
+    let only: Vec<&str> = only.split(',').filter(|name| !name.is_empty()).collect();
+    for subject in ALL {
+        if only.is_empty() || only.contains(&subject) {
+            measure(&arguments, subject);
+        }
     }
 }
 
 // === Parent ===
 
-fn measure(arguments: &Arguments, consistency: &str) {
+fn measure(arguments: &Arguments, subject: &str) {
     let server = Server::start();
     let runtime = Runtime::new().expect("a runtime can be made");
     let round_trip: u64 = arguments.value("--round-trip", 0);
@@ -70,7 +74,7 @@ fn measure(arguments: &Arguments, consistency: &str) {
     let begins_at = wall_millis() + 500;
     let processes: u64 = arguments.value("--processes", 8);
     let children: Vec<Child> = (0..processes)
-        .map(|number| child(arguments, (&url, consistency, begins_at, number)))
+        .map(|number| child(arguments, (&url, subject, begins_at, number)))
         .collect();
     let fault: String = arguments.value("--fault", "none".to_owned());
     let victim = children[0].id().to_string();
@@ -95,10 +99,14 @@ fn measure(arguments: &Arguments, consistency: &str) {
             assert!(sent.is_ok_and(|status| status.success()));
         }
     }
-    let mut all = Counts::default();
-    for reader in readers {
-        all.add(&reader.join().expect("a reader does not panic"));
-    }
+    let mut counts = readers
+        .into_iter()
+        .map(|reader| reader.join().expect("a reader does not panic"));
+    let mut all = counts.next().expect("a process");
+    let first = all.part_admitted();
+    let mut others = Counts::default();
+    counts.for_each(|counts| others.add(&counts));
+    all.add(&others);
     let took = started.elapsed().as_secs_f64();
     let busy = (cpu::time_of(server.id()) - busy).as_secs_f64();
     let calls = self::calls(&server) - calls;
@@ -109,10 +117,12 @@ fn measure(arguments: &Arguments, consistency: &str) {
     let decisions = all.latencies.count() as f64;
     let micros = |share| all.latencies.quantile(share).as_secs_f64() * 1e6;
     println!(
-        "| {consistency} | {:.0} | {:.3} | {:.3} | {:.4} | {:.0} | {:.1} / {:.0} / {:.0} | {:+.0} |",
+        "| {subject} | {:.0} | {:.3} | {first:.2}, {:.2} | {:.3} | {:.0} | {:.4} | {:.0} | {:.1} / {:.0} / {:.0} | {:+.0} |",
         decisions / seconds,
         all.admitted as f64 / (keys * (burst + limit * seconds)),
+        others.part_admitted(),
         all.here as f64 / decisions,
+        calls as f64 / took,
         calls as f64 / decisions,
         100.0 * busy / took,
         micros(0.5),
@@ -124,18 +134,19 @@ fn measure(arguments: &Arguments, consistency: &str) {
 
 fn child(
     arguments: &Arguments,
-    (url, consistency, begins_at, number): (&str, &str, u64, u64),
+    (url, subject, begins_at, number): (&str, &str, u64, u64),
 ) -> Child {
     let mut command = Command::new(std::env::current_exe().expect("this program"));
     command
         .arg("child")
-        .args(["--url", url, "--consistency", consistency]);
+        .args(["--url", url, "--subject", subject]);
     for (name, default) in [
         ("--seconds", 3.0),
         ("--keys", 1.0),
         ("--limit", 100_000.0),
         ("--burst", arguments.value("--limit", 100_000.0)),
         ("--load", 0.0),
+        ("--skew", 0.0),
         ("--processes", 8.0),
     ] {
         let value: f64 = arguments.value(name, default);
@@ -160,11 +171,9 @@ fn calls(server: &Server) -> u64 {
         .arg("commandstats")
         .query(&mut connection)
         .expect("statistics");
-    let line = info
-        .lines()
-        .find(|line| line.starts_with("cmdstat_evalsha:"));
-    let calls = line.and_then(|line| line.split(['=', ',']).nth(1)?.parse().ok());
-    calls.unwrap_or(0)
+    let is_script = |line: &&str| line.starts_with("cmdstat_eval");
+    let calls = |line: &str| line.split(['=', ',']).nth(1)?.parse::<u64>().ok();
+    info.lines().filter(is_script).filter_map(calls).sum()
 }
 
 /// The counts that a process wrote.
@@ -216,6 +225,11 @@ impl Counts {
         }
     }
 
+    /// Returns the part of the requests that was admitted.
+    fn part_admitted(&self) -> f64 {
+        self.admitted as f64 / self.latencies.count().max(1) as f64
+    }
+
     fn worst_span(&self, limit: f64, burst: f64) -> f64 {
         let per_milli = limit / 1_000.0;
         let (mut level, mut last, mut worst) = (0.0_f64, 0, f64::MIN);
@@ -244,70 +258,60 @@ async fn ask_in_turns(arguments: &Arguments) {
     let keys: f64 = arguments.value("--keys", 1.0);
     let load: f64 = arguments.value("--load", 0.0);
     let processes: f64 = arguments.value("--processes", 1.0);
-    let consistency = match arguments.value("--consistency", String::new()).as_str() {
-        "leased" => Consistency::Leased,
-        _ => Consistency::Strict,
+    let name: String = arguments.value("--subject", String::new());
+    let quota = (limit, arguments.value("--burst", 0));
+    let url = arguments.value("--url", String::new());
+    let subject = Subject::new(&name, url, quota, keys as u64).await;
+    let number: u64 = arguments.value("--number", 0);
+    let picks = picks(keys as usize, number);
+    let skew: f64 = arguments.value("--skew", 0.0);
+    let part = match number {
+        _ if skew == 0.0 => 1.0 / processes,
+        0 => skew,
+        _ => (1.0 - skew) / (processes - 1.0),
     };
-    let quota = Quota::per_second(limit as u64).burst(arguments.value("--burst", 0));
-    let policy = Policy::new("fleet", quota).consistency(consistency);
-    let url: String = arguments.value("--url", String::new());
-    let store = RedisStore::builder(url).deadline(Duration::from_secs(5));
-    let limiter = RateLimiter::builder()
-        .redis(store)
-        .build()
-        .expect("a usable limiter");
-    let picks = picks(keys as usize, arguments.value("--number", 0));
-    let names: Vec<Key> = (0..keys as u64).map(Key::from).collect();
-    let demand = load * limit * keys / processes;
+    let demand = load * limit * keys * part;
     let begins_at: u64 = arguments.value("--begins-at", 0);
     let ends = arguments.seconds("--seconds", 3.0);
     thread::sleep(Duration::from_millis(
         begins_at.saturating_sub(wall_millis()),
     ));
-    let (started, mut written_at) = (Instant::now(), Instant::now());
-    let mut written = Written::default();
-    let mut asked = 0_usize;
-    while started.elapsed() < ends {
-        let due = (started.elapsed().as_secs_f64() * demand) as usize;
-        let batch = if demand > 0.0 {
-            due.saturating_sub(asked).min(64)
-        } else {
-            64
-        };
-        if batch == 0 {
-            tokio::time::sleep(Duration::from_micros(200)).await;
-        }
-        let asking = (0..batch).map(|turn| {
-            let place = picks[(asked + turn) % picks.len()];
-            let (limiter, policy, key) = (&limiter, &policy, names[place as usize]);
-            async move {
-                let asked_at = Instant::now();
-                let decision = limiter
-                    .check(&[policy.charge(key)])
-                    .await
-                    .expect("a decision");
-                let took = asked_at.elapsed();
-                (
-                    place,
-                    decision.is_allowed(),
-                    decision.counted_by(),
-                    took,
-                    wall_millis(),
-                )
+    let started = Instant::now();
+    let written_at = Cell::new(started);
+    let written = RefCell::new(Written::default());
+    let asked = Cell::new(0_usize);
+    let callers = (0..64).map(|_| async {
+        let mut turn = 0_u32;
+        loop {
+            let asked_at = Instant::now();
+            let elapsed = asked_at - started;
+            if elapsed > ends {
+                return;
             }
-        });
-        let results = join_all(asking).await;
-        tokio::task::yield_now().await;
-        for (place, is_allowed, counted_by, took, millis) in results {
-            written.note(place, is_allowed, counted_by, (took, millis));
+            if demand > 0.0 && asked.get() as f64 > elapsed.as_secs_f64() * demand {
+                tokio::time::sleep(Duration::from_micros(200)).await;
+                continue;
+            }
+            let place = picks[asked.get() % picks.len()];
+            asked.set(asked.get() + 1);
+            let (is_allowed, here) = subject.ask(place).await;
+            let took = asked_at.elapsed();
+            let mut written = written.borrow_mut();
+            written.note(place, is_allowed, here, (took, wall_millis()));
+            if written_at.get().elapsed() > Duration::from_millis(100) {
+                written.flush();
+                written_at.set(Instant::now());
+            }
+            drop(written);
+            turn += 1;
+            if turn.is_multiple_of(64) {
+                // Decisions in process do not wait.
+                tokio::task::yield_now().await;
+            }
         }
-        asked += batch;
-        if written_at.elapsed() > Duration::from_millis(100) {
-            written.flush();
-            written_at = Instant::now();
-        }
-    }
-    written.flush();
+    });
+    join_all(callers).await;
+    written.borrow_mut().flush();
 }
 
 /// Counts that are not written yet.
@@ -320,18 +324,9 @@ struct Written {
 }
 
 impl Written {
-    fn note(
-        &mut self,
-        place: u32,
-        is_allowed: bool,
-        counted_by: CountedBy,
-        (took, millis): (Duration, u64),
-    ) {
+    fn note(&mut self, place: u32, is_allowed: bool, here: bool, (took, millis): (Duration, u64)) {
         self.admitted += u64::from(is_allowed);
-        self.here += u64::from(matches!(
-            counted_by,
-            CountedBy::Lease | CountedBy::DenialCache
-        ));
+        self.here += u64::from(here);
         // To about 6 %.
         let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         let shift = (64 - nanos.leading_zeros()).saturating_sub(5);
