@@ -141,6 +141,31 @@ pub(super) fn number(node: &LocatedValue, reading: &mut FileReading) -> Option<f
     }
 }
 
+/// Reads a percentage of this name, from the least one to 100.
+pub(super) fn percentage(
+    node: &LocatedValue,
+    (name, least, example): (&str, f64, &str),
+    reading: &mut FileReading,
+) -> Option<f64> {
+    let percent = match &node.value {
+        Value::Text(text) => {
+            let number = text.trim_end().strip_suffix('%');
+            let number = number.and_then(|number| number.trim_end().parse().ok());
+            number.or_else(|| {
+                let remedy = format!("write a percentage from {least} to 100, such as `{example}`");
+                reading.expect(node, remedy)
+            })
+        }
+        _ => number(node, reading),
+    }?;
+    if !(least..=100.0).contains(&percent) {
+        let reason = format!("{name} of {percent} %");
+        let remedy = format!("write a number from {least} to 100");
+        return reading.fault(node.position, reason, remedy);
+    }
+    Some(percent)
+}
+
 pub(super) fn boolean(node: &LocatedValue, reading: &mut FileReading) -> Option<bool> {
     match node.value {
         Value::Bool(value) => Some(value),

@@ -5,14 +5,14 @@ use std::time::Duration;
 use crate::{
     algorithm::{Algorithm, QueueLimits, Quota, WindowStart},
     error::Error,
-    policy::{Consistency, OnOutage, Policy},
+    policy::{Consistency, OnOutage, Percent, Policy},
 };
 
 use super::{
-    fields::{Fields, boolean, choice, text, whole},
+    fields::{Fields, boolean, choice, percentage, text, whole},
     penalty,
     quota::{self, LimitUnit, duration},
-    spec::{AlgorithmName, LimitSettingsSpec, RuleSpec},
+    spec::{AlgorithmName, ConsistencyName, LimitSettingsSpec, RuleSpec},
     units::write_duration,
 };
 
@@ -175,11 +175,38 @@ impl PolicySteps {
         let outage = spec.outage.or(fields.reading.defaults.outage);
         let outage = outage.map(OnOutage::from).unwrap_or_default();
         self.policy = self.policy.clone().on_outage(outage);
+        self.consistency(fields, spec);
+    }
+
+    fn consistency(&mut self, fields: &mut Fields<'_, '_>, spec: &mut RuleSpec) {
         spec.consistency = fields.read("consistency", choice);
-        if let Some(consistency) = spec.consistency
-            && self.has_limit
-        {
-            let consistency = Consistency::from(consistency);
+        spec.overshoot = fields.read("overshoot", |node, reading| {
+            percentage(node, ("an overshoot", 0.1, "2%"), reading)
+        });
+        let is_delayed = spec.consistency == Some(ConsistencyName::Delayed);
+        let consistency = match (spec.consistency, spec.overshoot) {
+            (Some(ConsistencyName::Delayed), Some(percent)) => Consistency::Delayed {
+                overshoot: Percent::new(percent),
+            },
+            (Some(ConsistencyName::Leased), _) => Consistency::Leased,
+            (Some(ConsistencyName::Delayed | ConsistencyName::Strict) | None, _) => {
+                Consistency::Strict
+            }
+        };
+        let has_overshoot = fields.get("overshoot").is_some();
+        let has_consistency = fields.get("consistency").is_some();
+        if is_delayed && !has_overshoot {
+            let remedy = "add by how much the limit may be exceeded, such as `overshoot: 2%`";
+            fields.add("consistency", "`overshoot` is missing", remedy);
+        } else if has_overshoot && !is_delayed && spec.consistency.is_some() == has_consistency {
+            let reason = "an overshoot of a rule that is not delayed";
+            fields.add(
+                "overshoot",
+                reason,
+                "remove it, or add `consistency: delayed`",
+            );
+        }
+        if self.has_limit {
             self.apply(fields, "consistency", |policy| {
                 policy.consistency(consistency)
             });

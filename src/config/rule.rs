@@ -10,9 +10,9 @@ use crate::{
 
 use super::{
     fault::in_words_of_files,
-    fields::{self, Fields, choice, number, whole},
+    fields::{self, Fields, choice, percentage, whole},
     keys,
-    node::{LocatedValue, Value},
+    node::LocatedValue,
     policy_steps::PolicySteps,
     quota,
     reading::FileReading,
@@ -48,7 +48,9 @@ pub(super) fn read(node: &LocatedValue, reading: &mut FileReading) -> Option<(Ru
     });
     spec.on_missing_key = fields.read("on_missing_key", choice);
     spec.mode = fields.read("mode", choice);
-    spec.rollout = fields.read("rollout", read_rollout);
+    spec.rollout = fields.read("rollout", |node, reading| {
+        percentage(node, ("a rollout", 0.0, "30"), reading)
+    });
     let candidate = fields.read("candidate", |node, reading| {
         read_candidate(node, &steps, reading)
     });
@@ -108,23 +110,6 @@ fn read_id(node: &LocatedValue, reading: &mut FileReading) -> Option<String> {
     }
     reading.ids.push((id.clone(), node.position));
     Some(id)
-}
-
-fn read_rollout(node: &LocatedValue, reading: &mut FileReading) -> Option<f64> {
-    let percent = match &node.value {
-        Value::Text(text) => {
-            let number = text.trim_end().strip_suffix('%');
-            let number = number.and_then(|number| number.trim_end().parse().ok());
-            let remedy = "write a percentage from 0 to 100, such as `30`";
-            number.or_else(|| reading.expect(node, remedy))
-        }
-        _ => number(node, reading),
-    }?;
-    if !(0.0..=100.0).contains(&percent) {
-        let reason = format!("a rollout of {percent} %");
-        return reading.fault(node.position, reason, "write a number from 0 to 100");
-    }
-    Some(percent)
 }
 
 fn read_candidate(

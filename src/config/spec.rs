@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::{
     algorithm::WindowStart,
-    policy::{Consistency, OnOutage},
+    policy::OnOutage,
     rules::{OnMissingKey, RuleMode},
 };
 
@@ -146,6 +146,10 @@ mappings! {
         outage?: OutageName,
         /// Whether each request asks Redis. Default: `strict`.
         consistency?: ConsistencyName,
+        /// With `consistency: delayed`, by how much the limit may be exceeded: 0.1 to 100, in percent of the burst, such as `2` or
+        /// `2%`.
+        #[schemars(with = "Option<Percentage>")]
+        overshoot?: f64,
     }
 }
 
@@ -486,6 +490,8 @@ names! {
 names! {
     /// Whether each request asks Redis.
     ConsistencyName {
+        /// As `leased`, but the limit may be exceeded by the `overshoot`.
+        Delayed = "delayed",
         /// Busy keys are decided by units that this instance has leased.
         Leased = "leased",
         /// Each request asks Redis.
@@ -534,7 +540,6 @@ macro_rules! meanings {
 }
 
 meanings! {
-    ConsistencyName => Consistency { Leased, Strict }
     ModeName => RuleMode { Enforce, Off, Shadow }
     OnMissingKeyName => OnMissingKey { Reject, Share, Skip }
     OutageName => OnOutage { Allow, Deny, Local }

@@ -290,6 +290,13 @@ rules:
     limit: 1000/s
     count_denied: false
     consistency: leased
+  - id: delayed
+    key: global
+    algorithm: token_bucket
+    limit: 1000/s
+    count_denied: false
+    consistency: delayed
+    overshoot: 2.5%
 "#;
 
 #[test]

@@ -269,8 +269,8 @@ pub(crate) const BROKEN: &[(Format, &str, &[&str])] = &[
             "    headers: none\n",
         ),
         &[
-            "5:5: rule \"a\": unknown field `peer`: write one of `id`, `key`, `algorithm`, `window`, `burst`, `limit`, `window_start`, `queue`, `max_wait`, `lease`, `cost`, `unit`, `count_denied`, `penalty`, `outage`, `consistency`, `path`, `method`, `host`, `unless`, `tiers`, `overrides`, `tier_from`, `costs`, `on_missing_key`, `mode`, `rollout`, `candidate`",
-            "6:5: rule \"a\": unknown field `headers`: write one of `id`, `key`, `algorithm`, `window`, `burst`, `limit`, `window_start`, `queue`, `max_wait`, `lease`, `cost`, `unit`, `count_denied`, `penalty`, `outage`, `consistency`, `path`, `method`, `host`, `unless`, `tiers`, `overrides`, `tier_from`, `costs`, `on_missing_key`, `mode`, `rollout`, `candidate`",
+            "5:5: rule \"a\": unknown field `peer`: write one of `id`, `key`, `algorithm`, `window`, `burst`, `limit`, `window_start`, `queue`, `max_wait`, `lease`, `cost`, `unit`, `count_denied`, `penalty`, `outage`, `consistency`, `overshoot`, `path`, `method`, `host`, `unless`, `tiers`, `overrides`, `tier_from`, `costs`, `on_missing_key`, `mode`, `rollout`, `candidate`",
+            "6:5: rule \"a\": unknown field `headers`: write one of `id`, `key`, `algorithm`, `window`, `burst`, `limit`, `window_start`, `queue`, `max_wait`, `lease`, `cost`, `unit`, `count_denied`, `penalty`, `outage`, `consistency`, `overshoot`, `path`, `method`, `host`, `unless`, `tiers`, `overrides`, `tier_from`, `costs`, `on_missing_key`, `mode`, `rollout`, `candidate`",
         ],
     ),
     // === Keys ===
@@ -1575,6 +1575,57 @@ pub(crate) const BROKEN: &[(Format, &str, &[&str])] = &[
             "    rollout: 130\n",
         ),
         &["5:14: rule \"a\": a rollout of 130 %: write a number from 0 to 100"],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
+            "    limit: 100/min\n",
+            "    consistency: delayed\n",
+        ),
+        &[
+            "5:18: rule \"a\": `overshoot` is missing: add by how much the limit may be exceeded, such as `overshoot: 2%`",
+        ],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
+            "    limit: 100/min\n",
+            "    consistency: leased\n",
+            "    overshoot: 2\n",
+        ),
+        &[
+            "6:16: rule \"a\": an overshoot of a rule that is not delayed: remove it, or add `consistency: delayed`",
+        ],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
+            "    limit: 100/min\n",
+            "    consistency: delayed\n",
+            "    overshoot: 0.01%\n",
+        ),
+        &["6:16: rule \"a\": an overshoot of 0.01 %: write a number from 0.1 to 100"],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
+            "    limit: 100/min\n",
+            "    consistency: delayed\n",
+            "    overshoot: much\n",
+        ),
+        &["6:16: rule \"a\": this is text: write a percentage from 0.1 to 100, such as `2%`"],
     ),
     (
         Yaml,
