@@ -8,6 +8,7 @@ mod denials;
 mod keys;
 mod lanes;
 #[cfg(feature = "test-util")]
+mod lease_model;
 mod lease_walk;
 mod leases;
 mod network;
