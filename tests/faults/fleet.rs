@@ -4,7 +4,7 @@ use std::{
     future::Future,
     pin::Pin,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
     thread::{self, JoinHandle},
@@ -12,7 +12,9 @@ use std::{
 };
 
 use tokio::runtime::Builder;
-use tollgate::{Key, OnOutage, Policy, Quota, RateLimiter, clock::Clock, decision::CountedBy};
+use tollgate::{
+    Consistency, Key, OnOutage, Policy, Quota, RateLimiter, clock::Clock, decision::CountedBy,
+};
 
 use crate::{
     load::{KEYS, Response, Subject},
@@ -92,8 +94,13 @@ pub(crate) fn key(number: usize) -> Key {
 }
 
 fn policy(outage: OnOutage) -> Policy {
-    Policy::new("faults", Quota::per_second(RATE).burst(RATE)).on_outage(outage)
+    let policy = Policy::new("faults", Quota::per_second(RATE).burst(RATE));
+    let consistency = CONSISTENCY.get().copied().unwrap_or_default();
+    policy.on_outage(outage).consistency(consistency)
 }
+
+/// That of the policy. Default: strict.
+pub(crate) static CONSISTENCY: OnceLock<Consistency> = OnceLock::new();
 
 /// Returns what all keys together admit in this time, if their quotas are used up at its start.
 pub(crate) fn limit(span: Duration) -> f64 {

@@ -4,6 +4,7 @@
 //! cargo test --release --all-features --test faults -- --table             every fault, with local counting
 //! cargo test --release --all-features --test faults -- --table kill        those whose names contain the words
 //! cargo test --release --all-features --test faults -- --table --mode all  also with OnOutage::Allow and Deny
+//! cargo test --release --all-features --test faults -- --table --consistency leased  or delayed, by 5 %
 //! cargo test --release --all-features --test faults -- --table --instances 3
 //! cargo test --release --all-features --test faults -- --soak 60           for 60 minutes, a random fault every 20 s
 //! cargo test --all-features --test faults                                  four faults, which fail if a target is missed
@@ -33,9 +34,10 @@ mod support;
 
 use std::{env, process::ExitCode};
 
-use tollgate::OnOutage;
+use tollgate::{Consistency, OnOutage, Percent};
 
 use self::{
+    fleet::CONSISTENCY,
     report::{COLUMNS, line},
     rows::Row,
     run::run,
@@ -54,6 +56,7 @@ fn main() -> ExitCode {
     }
     let values = [
         "--mode",
+        "--consistency",
         "--instances",
         "--test-threads",
         "--color",
@@ -85,6 +88,14 @@ fn main() -> ExitCode {
         None | Some("local") => &[OnOutage::Local],
         Some(other) => panic!("no mode {other:?}: use local, allow, deny or all"),
     };
+    CONSISTENCY.get_or_init(|| match value_of("--consistency") {
+        Some("leased") => Consistency::Leased,
+        Some("delayed") => Consistency::Delayed {
+            overshoot: Percent::new(5.0),
+        },
+        None | Some("strict") => Consistency::Strict,
+        Some(other) => panic!("no consistency {other:?}: use strict, leased or delayed"),
+    });
     let mut has_missed = false;
     for mode in modes {
         has_missed |= print_table(&rows, *mode, instances);
