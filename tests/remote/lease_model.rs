@@ -26,7 +26,7 @@ enum Broken {
     SpendPastTheEnd,
 }
 
-/// What holds in a model.
+/// The rules of a model.
 #[derive(Clone, Copy, Debug)]
 struct Rules {
     broken: Broken,

@@ -121,7 +121,10 @@ const MAX_WAITING: usize = 1_024;
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, atomic::AtomicU64};
+    use std::{
+        sync::{Arc, atomic::AtomicU64},
+        time::Duration,
+    };
 
     use crate::{
         algorithm::Quota,
@@ -131,6 +134,7 @@ mod tests {
     use super::*;
 
     const NOW: Timestamp = Timestamp::from_micros(1_700_000_000_000_000);
+    const ROUND_TRIP: Duration = Duration::from_millis(1);
 
     /// A key of 100 units, and its requests.
     struct Trial {
@@ -174,7 +178,9 @@ mod tests {
                 asked: 0,
                 refunded: 0,
             };
-            let leased = self.lease.end_report(&reply, &self.bucket, NOW);
+            let leased = self
+                .lease
+                .end_report(&reply, &self.bucket, NOW + ROUND_TRIP);
             let leased = leased.expect("a report is under way");
             let decided = (NOW, reply.tat_after(&self.bucket, leased));
             let bucket = (&self.bucket, 0);
@@ -234,5 +240,41 @@ mod tests {
         let mut asked = trial.join(30);
         trial.report((25, 0), |_| ());
         assert_eq!(answer(&mut asked), Some("unknown"), "75 are free");
+    }
+
+    #[test]
+    fn no_more_than_the_bound_wait() {
+        let mut trial = Trial::new();
+        let waiting: Vec<_> = (0..MAX_WAITING).map(|_| trial.join(1)).collect();
+        assert!(trial.waiters.join(1).is_none());
+        drop(waiting);
+        trial.report((0, 100), |_| ());
+        trial.join(1);
+    }
+
+    #[test]
+    fn requests_wait_if_several_come_in_a_round_trip_and_the_wait_is_not_too_long_or_in_vain() {
+        let mut trial = Trial::new();
+        let is_worth = |trial: &Trial, units, longest| {
+            let lease = &trial.lease;
+            lease.is_worth_waiting(units, &trial.bucket, longest, NOW)
+        };
+        let longest = 2 * ROUND_TRIP;
+        trial.lease.note_request(10_000, NOW);
+        assert!(!is_worth(&trial, 1, longest), "nothing is known of Redis");
+        trial.report((0, 100), |_| ());
+        assert!(is_worth(&trial, 1, longest));
+        assert!(!is_worth(&trial, 1, longest - Duration::from_micros(1)));
+        assert!(is_worth(&trial, 6, longest));
+        assert!(!is_worth(&trial, 7, longest), "more than a sixteenth");
+        trial.lease.note_vain_wait();
+        assert!(!is_worth(&trial, 1, longest));
+        trial.report((0, 100), |_| ());
+        assert!(is_worth(&trial, 1, longest));
+
+        let mut quiet = Trial::new();
+        quiet.lease.note_request(100, NOW);
+        quiet.report((0, 100), |_| ());
+        assert!(!is_worth(&quiet, 1, longest), "one in five round trips");
     }
 }

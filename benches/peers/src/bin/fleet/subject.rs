@@ -1,4 +1,4 @@
-//! What decides: a policy of this crate, or a peer that decides in process and reports to Redis.
+//! The subjects: policies of this crate, and peers that decide in process and report to Redis.
 
 use std::sync::Arc;
 
