@@ -17,10 +17,10 @@ std = 'server'
 -- Names of decide.lua that the files of the algorithms read.
 local shared = {
   -- Tags.
-  'BUCKET', 'CLOCK_WINDOW', 'FIRST_HIT_WINDOW', 'MONTH_WINDOW', 'RELEASE_SLOTS', 'RENEW_SLOTS', 'TAKE_SLOTS',
+  'BUCKET', 'CLOCK_WINDOW', 'FIRST_HIT_WINDOW', 'MONTH_WINDOW', 'POT_REPORT', 'RELEASE_SLOTS', 'RENEW_SLOTS', 'TAKE_SLOTS',
   'UNEVEN_BUCKET',
   -- Constants.
-  'EARLIEST', 'EXACT', 'FURTHEST', 'LOG_HEAD', 'TTL_MARGIN', 'TURN',
+  'AGAIN', 'EARLIEST', 'EXACT', 'FURTHEST', 'LOG_HEAD', 'NEVER', 'TTL_MARGIN', 'TURN',
   -- Functions.
   'ceil', 'floor', 'include', 'pack_bytes', 'redis_call', 'redis_pcall', 'sub', 'unpack', 'unpack_bytes',
   -- The call, the request and the charge.

@@ -54,7 +54,7 @@
 -- states are packed bytes, big-endian. Numbers go to commands as they are, because the server writes whole numbers in
 -- full, while `..` and tostring() write 1.7e+15. Adding 0 converts an argument to a number without a function call.
 
--- Tags. `enum Tag` in src/remote/protocol/codec.rs lists the same ones, and a test compares them.
+-- Tags. `enum Tag` in src/remote/protocol/arguments.rs lists the same ones, and a test compares them.
 local CALLER_TIME = '@'
 local GROUP = '*'
 local CANDIDATE = '?'
@@ -70,6 +70,8 @@ local SHADOW = '~'
 local SHADOW_COUNT_DENIED = ';'
 local BUCKET = 'w'
 local LEASE = '&'
+local POT = 'p'
+local POT_REPORT = 'r'
 local UNEVEN_BUCKET = 'l'
 local CLOCK_WINDOW = 'f'
 local FIRST_HIT_WINDOW = 'o'
@@ -90,6 +92,12 @@ local TTL_MARGIN = 1000
 -- Stored times lie between 10^15 us (September 2001) and FURTHEST us (35 years) from now. tollgate wrote no other time.
 local EARLIEST = 10 ^ 15
 local FURTHEST = 2 ^ 50
+
+-- For the units of other regions (lua/pot.lua).
+local AGAIN = 2 ^ 16
+
+-- Later than any time.
+local NEVER = 2 ^ 55
 
 -- Microseconds of a turn. Units that are leased in one turn come back, or count as spent, at the end of the next.
 local TURN = 1000000
@@ -214,6 +222,8 @@ while argument <= last_argument do
       include('token_bucket.lua')
     elseif kind == LEASE then
       include('lease.lua')
+    elseif kind == POT or kind == POT_REPORT then
+      include('pot.lua')
     elseif kind == CLOCK_WINDOW or kind == FIRST_HIT_WINDOW or kind == MONTH_WINDOW then
       include('fixed_window.lua')
     elseif kind == SLIDING_WINDOW then

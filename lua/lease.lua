@@ -15,7 +15,8 @@
 --          want     4  the most units to lease
 --          share    2  the part of what is free, in 1/1024
 --          back     4  units that were spent and refunded, or held and not spent, since the last report
---          purpose  1  0, or 1 to give back the units that are left, or 2 to reset the key: leased units stay charged
+--          purpose  1  0, or 1 to give back the units that are left, or 2 to reset the key: leased units stay charged;
+--                      or 3 for all of a region, which may need more than a quarter of the capacity
 --          over     2  by how much debt and leased units may exceed the span while some are leased, in 1/1000 of it
 --          need     4  units that requests wait for, to be leased if they are free, even if fewer than 4
 -- Reply  the TAT in us, without what is leased; twice the units that are leased now, plus 1 if the report came too late
@@ -120,7 +121,7 @@ if is_ours and (not is_other or purpose == 2) then
   most = most < 2 ^ 31 and most or 2 ^ 31
   local overdraft = floor(capacity * over / 1000)
   overdraft = overdraft < 2 ^ 30 and overdraft or 2 ^ 30
-  local free = (room < most and room or most) + overdraft - leased
+  local free = ((purpose == 3 or room < most) and room or most) + overdraft - leased
   granted = floor((room - leased) * share / 4096)
   granted = granted < most - leased and granted or most - leased
   if over > 0 then
@@ -133,7 +134,7 @@ if is_ours and (not is_other or purpose == 2) then
   granted = granted < 4 and 0 or granted
   need = need < free and need or free
   granted = granted > need and granted or need
-  granted = purpose > 0 and 0 or granted
+  granted = (purpose == 1 or purpose == 2) and 0 or granted
   latest = latest + granted
   asked = (asked + asked_now) % 2 ^ 32
 

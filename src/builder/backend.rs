@@ -15,7 +15,7 @@ use crate::{
 
 #[cfg(feature = "redis")]
 use crate::{
-    remote::{RedisStore, RedisStoreBuilder},
+    remote::{RedisStore, RedisStoreBuilder, Regions},
     resilience::GuardSettings,
 };
 
@@ -49,6 +49,8 @@ pub(super) enum Choice {
     Memory,
     #[cfg(feature = "redis")]
     Redis(RedisStoreBuilder),
+    #[cfg(feature = "redis")]
+    Regions(Regions),
 }
 
 impl Backend {
@@ -68,7 +70,7 @@ impl Backend {
         let Some(top_keys) = top_keys else {
             return invalid("share_top_keys without top keys: add top_keys(TopKeys)");
         };
-        if !matches!(self.choice, Choice::Redis(_)) {
+        if !matches!(self.choice, Choice::Redis(_) | Choice::Regions(_)) {
             return invalid("share_top_keys without redis: call redis(), or leave it out");
         }
         if !top_keys.has_common_form() {
@@ -88,6 +90,11 @@ impl Backend {
         #[cfg(feature = "redis")]
         if let Choice::Redis(server) = self.choice.clone() {
             return Ok(Arc::new(self.resilient(server)?));
+        }
+        #[cfg(feature = "redis")]
+        if let Choice::Regions(regions) = self.choice.clone() {
+            let here = self.resilient(regions.own_server())?;
+            return Ok(Arc::new(regions.build(here)?));
         }
         let clock = self.clock.clone().unwrap_or_default();
         Ok(Arc::new(self.memory(clock)?))

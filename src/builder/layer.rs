@@ -26,7 +26,7 @@ use crate::{
 };
 
 #[cfg(feature = "redis")]
-use crate::remote::RedisStoreBuilder;
+use crate::remote::{RedisStoreBuilder, Regions};
 
 #[cfg(feature = "reload")]
 use crate::middleware::current_rules::Replaceable;
@@ -107,6 +107,14 @@ impl RateLimitLayerBuilder {
     #[cfg(feature = "redis")]
     pub fn redis(self, server: impl Into<RedisStoreBuilder>) -> Self {
         self.configure(|limiter| limiter.redis(server))
+    }
+
+    /// Counts in Redis, in several regions that share each limit.
+    ///
+    /// Default: one region. Replaces [`redis`](Self::redis). See [`Regions`].
+    #[cfg(feature = "redis")]
+    pub fn regions(self, regions: Regions) -> Self {
+        self.configure(|limiter| limiter.regions(regions))
     }
 
     /// Counts in a custom store, without a breaker or fallback: if it fails, requests get 503.

@@ -11,7 +11,7 @@ use crate::{
 };
 
 #[cfg(feature = "redis")]
-use crate::remote::RedisStoreBuilder;
+use crate::remote::{RedisStoreBuilder, Regions};
 
 #[cfg(feature = "top-keys")]
 use crate::top_keys::TopKeys;
@@ -53,6 +53,15 @@ impl RateLimiterBuilder {
     #[cfg(feature = "redis")]
     pub fn redis(mut self, server: impl Into<RedisStoreBuilder>) -> Self {
         self.backend.choose(Choice::Redis(server.into()));
+        self
+    }
+
+    /// Counts in Redis, in several regions that share each limit.
+    ///
+    /// Default: one region. Replaces [`redis`](Self::redis). See [`Regions`].
+    #[cfg(feature = "redis")]
+    pub fn regions(mut self, regions: Regions) -> Self {
+        self.backend.choose(Choice::Regions(regions));
         self
     }
 

@@ -26,6 +26,8 @@ pub struct Charge<'a> {
     cost: u64,
     ticket: Option<Ticket>,
     enforcement: Enforcement,
+    #[cfg(feature = "redis")]
+    site: Site,
 }
 
 impl Policy {
@@ -39,6 +41,8 @@ impl Policy {
             cost: self.default_cost(),
             ticket: self.is_concurrency().then(Ticket::random),
             enforcement: Enforcement::Enforced,
+            #[cfg(feature = "redis")]
+            site: Site::Only,
         }
     }
 }
@@ -144,7 +148,23 @@ impl<'a> Charge<'a> {
             cost: self.cost,
             ticket: self.ticket,
             enforcement: self.enforcement,
+            #[cfg(feature = "redis")]
+            site: self.site,
         }
+    }
+
+    /// Returns where the key is counted, if several regions share the limit.
+    #[cfg(feature = "redis")]
+    #[inline]
+    pub(crate) fn site(&self) -> Site {
+        self.site
+    }
+
+    /// Sets where the key is counted.
+    #[cfg(feature = "redis")]
+    pub(crate) fn at(mut self, site: Site) -> Self {
+        self.site = site;
+        self
     }
 
     /// Returns a copy that owns its policy, for futures that outlive the call.
@@ -156,6 +176,8 @@ impl<'a> Charge<'a> {
             cost: self.cost,
             ticket: self.ticket,
             enforcement: self.enforcement,
+            #[cfg(feature = "redis")]
+            site: self.site,
         }
     }
 }
@@ -173,6 +195,8 @@ pub struct OwnedCharge {
     cost: u64,
     ticket: Option<Ticket>,
     enforcement: Enforcement,
+    #[cfg(feature = "redis")]
+    site: Site,
 }
 
 impl OwnedCharge {
@@ -185,7 +209,43 @@ impl OwnedCharge {
             cost: self.cost,
             ticket: self.ticket,
             enforcement: self.enforcement,
+            #[cfg(feature = "redis")]
+            site: self.site,
         }
+    }
+}
+
+// === Site ===
+
+/// Where the key of a charge is counted.
+#[cfg(feature = "redis")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Site {
+    /// At the server of the store, which no other region shares.
+    #[default]
+    Only,
+    /// At the server of this region, from which other regions lease units.
+    Home,
+    /// In another region, from which this one has leased units.
+    Away(Away),
+}
+
+/// A charge of units that a region has leased from another one.
+#[cfg(feature = "redis")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Away {
+    /// If the home cannot be reached, the part of the limit that is admitted without it, in 1/1000; above 1,000 everything.
+    pub share: u16,
+    /// Whether the request has asked before, and is counted already.
+    pub is_again: bool,
+}
+
+#[cfg(feature = "redis")]
+impl Charge<'_> {
+    /// Returns whether the units are those that were leased from another region.
+    #[inline]
+    pub(crate) fn is_away(&self) -> bool {
+        matches!(self.site, Site::Away(_))
     }
 }
 

@@ -8,6 +8,8 @@ mod fingerprint;
 mod merge;
 mod settlement;
 
+#[cfg(feature = "redis")]
+pub(crate) use self::charge::{Away, Site};
 pub use self::charge::{Charge, Enforcement, OwnedCharge};
 pub(crate) use self::charge::{Charges, MAX_CHARGES};
 #[cfg(feature = "redis")]

@@ -19,7 +19,11 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
+#[cfg(feature = "redis")]
+use super::charge::Site;
 use super::charge::{Charge, OwnedCharge};
+#[cfg(feature = "redis")]
+use crate::clock::Timestamp;
 use crate::{
     algorithm::{Counter, RefundToken},
     decision::{CountedBy, Decision, Outcome, PolicyState},
@@ -103,6 +107,21 @@ impl Settlement {
     #[cfg(feature = "redis")]
     pub(crate) fn set_refunded_before(&mut self, total: u64) {
         self.mark.refunded_before = total;
+    }
+
+    /// Sets what identifies the charge.
+    #[cfg(feature = "redis")]
+    pub(crate) fn set_mark(&mut self, reset_at: Timestamp, refunded_before: u64) {
+        self.mark = RefundToken {
+            reset_at,
+            refunded_before,
+        };
+    }
+
+    /// Sets where the charge's key is counted.
+    #[cfg(feature = "redis")]
+    pub(crate) fn set_site(&mut self, site: Site) {
+        self.charge = self.charge.borrow().at(site).to_owned();
     }
 
     /// Returns whether the store may acquire the slots after it has released them.

@@ -3,6 +3,7 @@
 use crate::{
     error::{Error, ErrorKind},
     policy::Policy,
+    store::Store,
 };
 
 /// A policy, and how many layers have it.
@@ -37,11 +38,12 @@ pub(super) fn add_known(known: &mut Vec<KnownPolicy>, policies: Vec<Policy>) {
 /// Returns the policies that are known once a layer has others.
 #[cfg(feature = "reload")]
 pub(super) fn replaced<'a>(
+    store: &dyn Store,
     known: &[KnownPolicy],
     old: impl IntoIterator<Item = &'a Policy>,
     new: Vec<Policy>,
 ) -> Result<Vec<KnownPolicy>, Error> {
-    validate_policies(&new)?;
+    validate_policies(store, &new)?;
     let mut rest = known.to_vec();
     for policy in old {
         let mut others = rest.iter_mut();
@@ -55,9 +57,10 @@ pub(super) fn replaced<'a>(
     Ok(rest)
 }
 
-pub(super) fn validate_policies(policies: &[Policy]) -> Result<(), Error> {
+pub(super) fn validate_policies(store: &dyn Store, policies: &[Policy]) -> Result<(), Error> {
     for (index, policy) in policies.iter().enumerate() {
         policy.validate()?;
+        store.check_policy(policy)?;
         if policies[..index]
             .iter()
             .any(|other| other.name() == policy.name())

@@ -554,7 +554,7 @@ impl RateLimiter {
         policies: impl IntoIterator<Item = Policy>,
     ) -> Result<Self, Error> {
         let policies: Vec<Policy> = policies.into_iter().collect();
-        validate_policies(&policies)?;
+        validate_policies(&*self.store, &policies)?;
         let mut known = self.known.lock();
         // All are checked before any is added: a layer that fails to build leaves no name behind.
         check_known(&known, &policies)?;
@@ -576,7 +576,7 @@ impl RateLimiter {
         new: impl IntoIterator<Item = Policy>,
     ) -> Result<(), Error> {
         let mut known = self.known.lock();
-        *known = replaced(&known, old, new.into_iter().collect())?;
+        *known = replaced(&*self.store, &known, old, new.into_iter().collect())?;
         Ok(())
     }
 
@@ -587,7 +587,12 @@ impl RateLimiter {
         old: impl IntoIterator<Item = &'a Policy>,
         new: impl IntoIterator<Item = Policy>,
     ) -> Result<(), Error> {
-        replaced(&self.known.lock(), old, new.into_iter().collect())?;
+        replaced(
+            &*self.store,
+            &self.known.lock(),
+            old,
+            new.into_iter().collect(),
+        )?;
         Ok(())
     }
 

@@ -114,6 +114,18 @@ impl Percent {
         let tenths = (percent * 10.0 + 1e-6) as u16;
         Self(tenths)
     }
+
+    /// Returns this part of a whole of so many parts.
+    #[cfg(feature = "redis")]
+    pub(crate) fn of(self, whole: u64) -> u64 {
+        whole * u64::from(self.0) / 1_000
+    }
+
+    /// Returns whether it is from 0.1 to 100 %.
+    #[cfg(feature = "redis")]
+    pub(crate) fn is_a_part(self) -> bool {
+        OVERSHOOTS.contains(&self.0)
+    }
 }
 
 /// The least capacity of a policy whose units can be leased.

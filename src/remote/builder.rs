@@ -304,6 +304,17 @@ impl RedisStoreBuilder {
         Ok(RedisStore::over(cluster, blocks))
     }
 
+    /// Returns whether the time is that of this process.
+    pub(super) fn has_own_clock(&self) -> bool {
+        self.clock.is_some()
+    }
+
+    /// Sets the connect timeout, unless it is longer.
+    pub(super) fn connect_timeout_at_least(mut self, timeout: Duration) -> Self {
+        self.connect_timeout = self.connect_timeout.max(timeout);
+        self
+    }
+
     /// Returns the longest time that one decision takes in all.
     #[must_use]
     pub fn decision_deadline(&self) -> Duration {

@@ -23,12 +23,17 @@ use super::{
 ///
 /// A cluster gets one command for each of them: as long as it moves the slot, no node deletes several keys at once of which one
 /// is elsewhere or missing.
-pub(super) fn reset(client: &Arc<Client>, policy: &Policy, key: &Key) -> StoreFuture<()> {
+pub(super) fn reset(
+    client: &Arc<Client>,
+    policy: &Policy,
+    key: &Key,
+    may_be_leased: bool,
+) -> StoreFuture<()> {
     let client = Arc::clone(client);
     let mut keys: Vec<_> = client.keyspace.all_keys(policy, key).collect();
     keys.push(client.keyspace.ban_key(policy, key));
     // Without what is leased, Redis would grant these units again.
-    let leased = policy.is_leased().then(|| policy.charge(*key));
+    let leased = may_be_leased.then(|| policy.charge(*key));
     let leased = leased.and_then(|charge| {
         let own = client.keyspace.key_of(&charge);
         keys.retain(|key| *key != own);

@@ -216,6 +216,7 @@ mod leases;
 mod node;
 mod primary;
 mod protocol;
+mod regions;
 mod registration;
 mod route;
 #[cfg(feature = "reload")]
@@ -237,5 +238,9 @@ pub use self::connection::TlsConfig;
 pub use self::leases::{LeaseTrial, TrialTaken};
 #[doc(hidden)]
 pub use self::protocol::Script;
+#[cfg(feature = "test-util")]
+#[doc(hidden)]
+pub use self::regions::RegionTrial;
+pub use self::regions::Regions;
 pub use self::sentinel::Sentinel;
 pub use self::store::RedisStore;

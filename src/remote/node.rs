@@ -219,9 +219,9 @@ impl Node {
         }
     }
 
-    /// Resets a key, also as it is counted here.
-    pub fn reset(&self, policy: &Policy, key: &Key) -> StoreFuture<()> {
-        let reset = || key_states::reset(&self.client, policy, key);
+    /// Resets a key, also as it is counted here. Units of it may be leased.
+    pub fn reset(&self, policy: &Policy, key: &Key, may_be_leased: bool) -> StoreFuture<()> {
+        let reset = || key_states::reset(&self.client, policy, key, may_be_leased);
         let resetting = match &self.guard {
             Some(guard) => guard.reset(policy, key, reset),
             None => reset(),
@@ -366,7 +366,8 @@ fn note_denial(
     };
     for (charge, state) in charges.iter().zip(decision.states()) {
         let charge = charge.borrow();
-        if denial_cache::is_repeatable(charge.policy()) && !charge.is_shadow() {
+        if denial_cache::is_repeatable(charge.policy()) && !charge.is_shadow() && !charge.is_away()
+        {
             client
                 .denials
                 .put(&charge, state, (sent_at, decided_at), validity);

@@ -82,6 +82,16 @@ impl RedisStore {
         Primary::merge(client, &merge, run_number)
     }
 
+    /// Returns the node of a key.
+    pub(super) fn node_for(&self, key: &Key) -> Node {
+        self.cluster.node_for(key)
+    }
+
+    /// Resets a key, of which others may have leased units, whatever its policy is.
+    pub(super) fn reset_leased(&self, policy: &Policy, key: &Key) -> StoreFuture<()> {
+        self.node_for(key).reset(policy, key, true)
+    }
+
     /// Returns the rules that all instances share.
     #[cfg(feature = "reload")]
     pub(crate) fn rule_store(&self) -> Arc<dyn RuleStore> {
@@ -231,11 +241,11 @@ impl Store for RedisStore {
     }
 
     fn reset(&self, policy: &Policy, key: &Key) -> StoreFuture<()> {
-        self.cluster.node_for(key).reset(policy, key)
+        self.node_for(key).reset(policy, key, policy.is_leased())
     }
 
     fn ban_record(&self, policy: &Policy, key: &Key) -> StoreFuture<Option<BanRecord>> {
-        self.cluster.node_for(key).ban_record(policy, key)
+        self.node_for(key).ban_record(policy, key)
     }
 
     fn deadline(&self) -> Option<Duration> {

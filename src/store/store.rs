@@ -150,6 +150,18 @@ pub trait Store: Any + Debug + Send + Sync {
         self.inner().map_or_else(done, Store::probe)
     }
 
+    /// Checks that the store can count a policy, when a limiter is built with it.
+    ///
+    /// The default accepts all.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidPolicy`](ErrorKind::InvalidPolicy) with the reason.
+    fn check_policy(&self, policy: &Policy) -> Result<(), Error> {
+        self.inner()
+            .map_or(Ok(()), |inner| inner.check_policy(policy))
+    }
+
     /// Returns the time within which every future of the store completes, if it keeps such a deadline itself.
     ///
     /// A store that wraps this one then needs no timer. Default: `None`.

@@ -237,8 +237,10 @@ fn screaming(name: &str) -> String {
 
 #[test]
 fn tags_in_lua_are_the_variants_of_the_rust_enum() {
-    let codec = source_of("src/remote/protocol/codec.rs");
-    let (_, variants) = codec.split_once("enum Tag {").expect("the enum of tags");
+    let arguments = source_of("src/remote/protocol/arguments.rs");
+    let (_, variants) = arguments
+        .split_once("enum Tag {")
+        .expect("the enum of tags");
     let (variants, _) = variants.split_once('}').expect("its end");
     let variants = constants(variants, "", '\'');
     assert!(variants.len() > 10, "{variants:?}");

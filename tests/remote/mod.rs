@@ -13,6 +13,9 @@ mod lease_walk;
 mod leases;
 mod network;
 mod refused;
+#[cfg(feature = "test-util")]
+mod region_walk;
+mod regions;
 mod registration;
 mod sentinel;
 pub(crate) mod servers;

@@ -433,6 +433,7 @@ impl Parts {
 /// Returns whether units of this charge's key can be leased, and be enough for it.
 fn may_lease(charge: &Charge<'_>) -> bool {
     match charge.policy().counter() {
+        Counter::Bucket(_) if charge.is_away() => false,
         Counter::Bucket(bucket) => can_lease(bucket) && charge.units() <= bucket.capacity(),
         Counter::Concurrency(_)
         | Counter::FixedWindow(_)

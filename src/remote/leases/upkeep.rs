@@ -390,7 +390,7 @@ fn note(node: &Node, charge: &Charge<'_>, reply: &LeaseReply, report: LeaseRepor
         return;
     };
     let kept = match report.purpose {
-        Purpose::Keep => report.kept,
+        Purpose::Keep | Purpose::OfRegion => report.kept,
         Purpose::GiveBack | Purpose::Reset => 0,
     };
     let tat = reply.tat_after(bucket, reply.leased(kept.into()));

@@ -12,6 +12,8 @@
 //! sliding log     g  cost, limit, length                         used, retry at, all back at
 //! sliding window  s  cost, limit, length, tick                   end, used before, used within
 //! lease           &  span, units, micros, report                 see `lease.rs`
+//! pot             p  cost, span, units, micros, share            TAT, what is to be done: see `pot.rs`
+//!                 r  report                                      see `pot.rs`
 //! concurrency     c  cost, limit, lease, ticket                  slots in flight
 //!                 e  lease, may a take follow?, members          slots released
 //!                 k  lease, take again?, members                 a bit per missing member
@@ -30,119 +32,19 @@
 
 use std::time::Duration;
 
-use redis::Cmd;
-use smallvec::SmallVec;
-
 use crate::{
     algorithm::{Admitted, Counter, Counting, RefundToken, TokenBucket, WindowStart},
-    charge::{Charge, Correction, Settlement},
+    charge::{Away, Charge, Correction, Settlement, Site},
     clock::{self, Timestamp},
     decision::{PolicyState, Retry, Usage},
     policy::Penalty,
 };
 
-use super::lease::LeaseReport;
-
-/// The arguments of a few charges.
-pub(super) type Arguments = SmallVec<[Argument; 4]>;
-
-/// One argument of the script.
-#[derive(Clone, Debug)]
-pub(super) enum Argument {
-    /// Packed bytes: what an instance reports of its leased units, or members of a sorted set of slots, with 8 bytes for the
-    /// ticket and 3 for the number of slots.
-    Bytes(Box<[u8]>),
-    /// A cost or increment that never fits.
-    Never,
-    /// An integer, in decimal.
-    Number(u64),
-    /// A tag, followed by the tag of the quota that the state belongs to.
-    Tag { bytes: [u8; 5], length: usize },
-    /// A ticket in 8 bytes.
-    Ticket(u64),
-}
-
-/// Bytes that name algorithms and marks to the script. `lua/decide.lua` defines a constant for each.
-#[derive(Clone, Copy, Debug)]
-#[repr(u8)]
-pub(super) enum Tag {
-    /// A charge of a bucket whose units each take whole microseconds to come back.
-    Bucket = b'w',
-    /// Before a charge that is made in place of the one before it, and denies nothing.
-    Candidate = b'?',
-    /// `Candidate` and `CountDenied`.
-    CandidateCountDenied = b'/',
-    /// Before all requests of a call: the next argument is the time to decide by.
-    CallerTime = b'@',
-    /// A charge of a fixed window that begins by the clock.
-    ClockWindow = b'f',
-    /// Before a charge: a denied attempt consumes quota too, at most until none is left.
-    CountDenied = b'!',
-    /// A charge of a fixed window that begins with its first hit.
-    FirstHitWindow = b'o',
-    /// Precedes a charge that is made even if it does not fit.
-    Force = b'+',
-    /// Before the charges of a request that has several: the next argument is their number.
-    Group = b'*',
-    /// Before a charge: its units were admitted without Redis, and are added at most until no quota is left.
-    Merge = b'=',
-    /// In place of a charge: leases units of a bucket.
-    Lease = b'&',
-    /// A charge of a fixed window that is a calendar month.
-    MonthWindow = b'm',
-    /// Before a charge and its mark: a key that is denied several times is banned.
-    Penalty = b'^',
-    /// `Force` for a sliding log, which also tries the commands that only long logs need.
-    Probe = b'#',
-    /// Before a charge: its units are refunded, as far as they are still outstanding.
-    Refund = b'-',
-    /// `Refund` for a queue, which refunds only the last charge in it.
-    RefundQueue = b',',
-    /// Releases slots of tickets.
-    ReleaseSlots = b'e',
-    /// Renews the leases of tickets.
-    RenewSlots = b'k',
-    /// Before a charge that denies nothing.
-    Shadow = b'~',
-    /// `Shadow` and `CountDenied`.
-    ShadowCountDenied = b';',
-    /// A charge of a sliding log.
-    SlidingLog = b'g',
-    /// A charge of a sliding window.
-    SlidingWindow = b's',
-    /// A charge of a concurrency policy.
-    TakeSlots = b'c',
-    /// A charge of any other bucket. The script walks the lattice of the [`TokenBucket`].
-    UnevenBucket = b'l',
-}
-
-impl Argument {
-    /// A tag without a quota.
-    pub fn mark(tag: Tag) -> Self {
-        Self::tag(tag, [])
-    }
-
-    /// A tag with the tag of a quota.
-    fn tag<const N: usize>(tag: Tag, quota_tag: [u8; N]) -> Self {
-        let mut bytes = [tag as u8; 5];
-        bytes[1..=N].copy_from_slice(&quota_tag);
-        Self::Tag {
-            bytes,
-            length: N + 1,
-        }
-    }
-
-    /// Appends the argument to a command.
-    pub fn write(&self, command: &mut Cmd) {
-        match self {
-            Self::Bytes(bytes) => command.arg(bytes.as_ref()),
-            Self::Never => command.arg(b"-1"),
-            Self::Number(number) => command.arg(number),
-            Self::Tag { bytes, length } => command.arg(&bytes[..*length]),
-            Self::Ticket(ticket) => command.arg(&ticket.to_be_bytes()),
-        };
-    }
-}
+use super::{
+    arguments::{Argument, Arguments, Tag},
+    lease::LeaseReport,
+    pot::{PotNote, PotStep},
+};
 
 // === Arguments of a charge ===
 
@@ -204,7 +106,11 @@ fn write_charge(arguments: &mut Arguments, charge: &Charge<'_>) {
     match charge.policy().counter() {
         Counter::Bucket(bucket) => {
             // Where units may be leased, the script must know how long each of them takes.
-            let is_whole = cost == 1 || !charge.policy().is_leased();
+            let is_whole = match charge.site() {
+                Site::Only => cost == 1 || !charge.policy().is_leased(),
+                Site::Home => false,
+                Site::Away(away) => return write_pot_charge(arguments, bucket, cost, away),
+            };
             write_bucket_charge(arguments, bucket, cost, is_whole);
         }
         Counter::FixedWindow(window) => {
@@ -268,6 +174,30 @@ fn write_bucket_charge(arguments: &mut Arguments, bucket: &TokenBucket, cost: u6
     }
 }
 
+/// Appends a charge of units that another region has leased to this one.
+fn write_pot_charge(arguments: &mut Arguments, bucket: &TokenBucket, cost: u64, away: Away) {
+    let (units, micros) = bucket.refill();
+    arguments.extend([
+        Argument::mark(Tag::Pot),
+        Argument::Number(cost),
+        Argument::Number(bucket.span()),
+        Argument::Number(units),
+        Argument::Number(micros),
+        Argument::Number(u64::from(away.share) + if away.is_again { AGAIN } else { 0 }),
+    ]);
+}
+
+/// As in `lua/decide.lua`.
+const AGAIN: u64 = 1 << 16;
+
+/// Returns the arguments of a step in a report of the units that a region has leased.
+pub(super) fn pot_report(step: &PotStep) -> Arguments {
+    Arguments::from_iter([
+        Argument::mark(Tag::PotReport),
+        Argument::Bytes(step.to_bytes().into()),
+    ])
+}
+
 /// Returns the arguments that report leased units of a bucket, and lease more.
 pub(super) fn lease(bucket: &TokenBucket, overshoot: u16, report: LeaseReport) -> Arguments {
     let (units, micros) = bucket.refill();
@@ -317,6 +247,9 @@ pub(super) fn correct(settlement: &Settlement) -> Option<Arguments> {
         arguments.push(Argument::mark(Tag::Force));
     }
     match counter {
+        Counter::Bucket(_) if charge.is_away() => {
+            write_charge(&mut arguments, &charge.cost(units));
+        }
         Counter::Bucket(bucket) => {
             let micros = if is_refund {
                 bucket.micros_back(settlement.mark().reset_at, units)
@@ -353,6 +286,12 @@ pub(super) fn merge(charge: &Charge<'_>, admitted: Admitted) -> Option<Arguments
     ]);
     let amount = admitted.amount.min(1 << 50);
     match charge.policy().counter() {
+        Counter::Bucket(bucket) if charge.is_away() => {
+            let (units, micros) = bucket.refill();
+            let cost = u128::from(amount) * u128::from(units) / u128::from(micros);
+            let cost = cost.try_into().unwrap_or(u64::MAX);
+            write_charge(&mut arguments, &charge.cost(cost));
+        }
         Counter::Bucket(bucket) => arguments.extend([
             Argument::tag(Tag::Bucket, bucket.quota_tag().to_be_bytes()),
             Argument::Number(amount),
@@ -437,6 +376,7 @@ pub(super) struct ChargeReply {
 /// that denies nothing.
 pub(in crate::remote) fn reply_len(charge: &Charge<'_>) -> u8 {
     let len = match charge.policy().counter() {
+        Counter::Bucket(_) if charge.is_away() => 3,
         Counter::Bucket(_) | Counter::Concurrency(_) => 1,
         Counter::FixedWindow(_) => 2,
         Counter::SlidingLog(_) | Counter::SlidingWindow(_) => 3,
@@ -457,6 +397,8 @@ pub(super) const IN_SHADOW: u8 = 4;
 pub(super) const WITH_PENALTY: u8 = 8;
 /// In place of a [`reply_len`]: the reply is a [`LeaseReply`](super::lease::LeaseReply).
 pub(super) const OF_LEASE: u8 = 16;
+/// In place of a [`reply_len`]: the reply is a [`PotReply`](super::pot::PotReply).
+pub(super) const OF_POT: u8 = 32;
 
 /// Returns the state of a policy from the reply to its charge. `now` is the time that the script decided by, and `is_made`
 /// whether the request was admitted.
@@ -504,7 +446,11 @@ pub(super) fn decode(
     let own = if reply.has_room { Retry::Now } else { retry };
     let mut state = PolicyState::counted(*charge.policy().name(), usage, own)
         .with_start(starts_at)
-        .with_refunded_before(reply.refunded)
+        .with_refunded_before(if charge.is_away() {
+            PotNote::of(second, third).0
+        } else {
+            reply.refunded
+        })
         .with_shadow(charge.is_shadow());
     let counts = !is_made && charge.policy().counts_denied() && !charge.is_shadow();
     if counts && !state.has_room_for(charge.units()) {

@@ -7,6 +7,7 @@
 //! tollgate:{ada}      : search #g      sliding log
 //! tollgate:{ada}      : upload #s      sliding window
 //! tollgate:{ada}      : export #c      concurrency
+//! tollgate:{ada}      : user   #p      units of a bucket that another region has leased to this one
 //! tollgate:{ada}      : user   #m..    a mark that an instance's merge was made, see `Keyspace::merge_key`
 //! tollgate:{aB3}^ada  : user           an identity in the slot of another one, see `Key::co_located_with`
 //! tollgate:{!}        : probe  #f      a probe of fixed windows, see `Keyspace::probe_key`
@@ -73,6 +74,9 @@ impl Keyspace {
 
     /// Returns the key that a charge is counted under, and notes its kind as used.
     pub fn key_of(&self, charge: &Charge<'_>) -> RedisKey {
+        if charge.is_away() {
+            return self.join_key(charge.key(), charge.policy().name().as_bytes(), POT_SUFFIX);
+        }
         let bit = 1 << suffix_index(charge.policy().counter());
         // The bit is almost always set, and a read does not take the cache line from other cores.
         if self.used.load(Ordering::Relaxed) & bit == 0 {
@@ -86,9 +90,10 @@ impl Keyspace {
         self.join_key(key, policy.name().as_bytes(), b"#b")
     }
 
-    /// Returns all keys that a policy may have for an identity: one for each algorithm it may have had.
+    /// Returns all keys that a policy may have for an identity: one for each algorithm it may have had, and that of units which
+    /// another region has leased to this one.
     pub fn all_keys(&self, policy: &Policy, key: &Key) -> impl Iterator<Item = RedisKey> {
-        let suffixes = SUFFIXES.iter();
+        let suffixes = SUFFIXES.iter().chain([&POT_SUFFIX]);
         suffixes.map(|suffix| self.join_key(key, policy.name().as_bytes(), suffix))
     }
 
@@ -216,6 +221,9 @@ suffixes! {
     SlidingWindow => b"#s",
     Concurrency => b"#c",
 }
+
+/// The end of a key of units that another region has leased to this one.
+const POT_SUFFIX: &[u8] = b"#p";
 
 const _: () = assert!(SUFFIXES.len() <= 8, "`Keyspace::used` has a bit for each");
 

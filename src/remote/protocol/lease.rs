@@ -41,6 +41,8 @@ pub(in crate::remote) enum Purpose {
     GiveBack = 1,
     /// The key is reset: only leased units stay charged.
     Reset = 2,
+    /// As `Keep`, for all of a region, which may need more than a quarter of the capacity.
+    OfRegion = 3,
 }
 
 /// Identifies when units were leased.

@@ -5,9 +5,11 @@
 //!         -- codec -----> arguments  --+--> request --> EVALSHA ... --> reply -- codec --> decision
 //! ```
 
+mod arguments;
 mod codec;
 mod keyspace;
 mod lease;
+mod pot;
 mod redirect;
 pub(crate) mod reply;
 mod request;
@@ -17,6 +19,7 @@ mod script;
 pub(super) use self::codec::reply_len;
 pub(super) use self::keyspace::{Keyspace, RedisKey};
 pub(super) use self::lease::{LEAST_UNITS, LeaseId, LeaseReply, LeaseReport, Purpose, can_lease};
+pub(super) use self::pot::{PotEnd, PotNote, PotReply, PotStep, PotUpdate};
 pub(super) use self::redirect::{NodeAddress, Redirect};
 pub(super) use self::reply::{Reply, RequestResult, malformed};
 pub(super) use self::request::{CancelHandle, Delivery, Request, takes_slots};

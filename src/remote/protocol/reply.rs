@@ -39,6 +39,7 @@ use super::{
     super::connection::classify,
     codec::{self, ChargeReply, IN_SHADOW, WITH_PENALTY},
     lease::LeaseReply,
+    pot::{PotNote, PotReply},
 };
 
 /// The part of the script's reply for one request.
@@ -50,12 +51,26 @@ pub(in crate::remote) struct Reply {
     charges: SmallVec<[ChargeReply; 1]>,
     /// The reply to a request that leases units.
     lease: Option<Box<LeaseReply>>,
+    /// The reply to a step in a region's report.
+    pot: Option<Box<PotReply>>,
 }
 
 impl Reply {
     /// Returns the reply to a request that leases units, unless another program wrote the key.
     pub fn into_lease(self) -> Option<LeaseReply> {
         self.lease.map(|lease| *lease)
+    }
+
+    /// Returns the reply to a step in a region's report, unless another program wrote the key.
+    pub fn into_pot(self) -> Option<PotReply> {
+        self.pot.map(|pot| *pot)
+    }
+
+    /// Returns the reply to a refund of units that another region has leased to this one: what was done, and the total of refunds
+    /// at the home.
+    pub fn pot_refund(&self) -> Option<(PotNote, u64)> {
+        let [_, number, refunded] = self.charges.first()?.numbers;
+        Some((PotNote(number), refunded))
     }
 
     /// Returns whether all charges were made.
@@ -183,6 +198,9 @@ impl Integers<'_> {
         if lens == [codec::OF_LEASE] {
             return self.lease(decided_at, outcome);
         }
+        if lens == [codec::OF_POT] {
+            return self.pot(decided_at, outcome);
+        }
         let mut charges = lens
             .iter()
             .map(|len| self.charge(usize::from(len & !(IN_SHADOW | WITH_PENALTY))))
@@ -210,6 +228,7 @@ impl Integers<'_> {
             outcome,
             charges,
             lease: None,
+            pot: None,
         };
         if is_consistent {
             Ok(reply)
@@ -231,6 +250,24 @@ impl Integers<'_> {
             outcome,
             charges: SmallVec::new(),
             lease: (outcome == ADMITTED).then(|| Box::new(lease)),
+            pot: None,
+        })
+    }
+
+    /// Returns the rest of a reply to a step in a region's report.
+    fn pot(&mut self, decided_at: Timestamp, outcome: u64) -> Result<Reply, Error> {
+        self.next()?;
+        let mut numbers = [0; PotReply::LEN];
+        for number in &mut numbers {
+            *number = self.next()?;
+        }
+        let pot = PotReply::of(decided_at, numbers).ok_or_else(malformed)?;
+        Ok(Reply {
+            decided_at,
+            outcome,
+            charges: SmallVec::new(),
+            lease: None,
+            pot: (outcome == ADMITTED).then(|| Box::new(pot)),
         })
     }
 

@@ -30,9 +30,11 @@ use crate::{
 };
 
 use super::{
-    codec::{self, Argument, Arguments, MAX_TICKETS, Tag},
+    arguments::{Argument, Arguments, Tag},
+    codec::{self, MAX_TICKETS},
     keyspace::{Keyspace, RedisKey, hash_tag},
     lease::LeaseReport,
+    pot::PotStep,
     script::Script,
 };
 
@@ -152,6 +154,13 @@ impl Request {
         );
         request.reply_lens = SmallVec::from_iter([codec::OF_LEASE]);
         Some(request)
+    }
+
+    /// Returns a request for a step in a report of units that another region has leased to this one.
+    pub fn pot_report(keyspace: &Keyspace, charge: &Charge<'_>, step: &PotStep) -> Self {
+        let mut request = Self::for_key_of(charge, keyspace, codec::pot_report(step));
+        request.reply_lens = SmallVec::from_iter([codec::OF_POT]);
+        request
     }
 
     /// Returns requests that renew the leases of slots, one for each key.

@@ -148,7 +148,7 @@ impl Text {
 }
 
 /// Lines of `lua/decide.lua`, and the files that replace them.
-const BRANCHES: [(&str, &str); 9] = [
+const BRANCHES: [(&str, &str); 10] = [
     (
         "include('concurrency.lua')",
         include_str!("../../../lua/concurrency.lua"),
@@ -169,6 +169,7 @@ const BRANCHES: [(&str, &str); 9] = [
         "include('penalty.lua')",
         include_str!("../../../lua/penalty.lua"),
     ),
+    ("include('pot.lua')", include_str!("../../../lua/pot.lua")),
     (
         "include('sliding_log.lua')",
         include_str!("../../../lua/sliding_log.lua"),

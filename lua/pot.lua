@@ -1,0 +1,212 @@
+-- Pot: units of a bucket that another region's server, the key's home, has leased to this region. Its instances spend
+-- them here, and report them to the home (lua/lease.lua). src/remote/regions/mod.rs has the rules and the proof.
+--
+-- KEYS   one per charge: a string, apart from that of the bucket
+-- ARGV   POT
+--          cost    units; 0 peeks
+--          span    us, as in lua/token_bucket.lua
+--          units   number of units that come back in each `micros`
+--          micros  us
+--          share   0; or if the home cannot be reached, what is admitted without it, in 1/1000 of the limit, and above
+--                  1000 everything; AGAIN more for a request that has asked before
+--        POT_REPORT
+--          report  packed, each number big-endian:
+--            step       1  1 begins a report; 2 begins one if nobody asked for `idle`, and gives back what is left. The
+--                          rest end the report that began at `at`: 3 by its reply, 4 by a reply that it came too late,
+--                          5 without a reply, 6 because it was not sent
+--            at         7  us: when it began. 0 for 1 and 2
+--            idle       7  us: for 2, as above; for 3 to 6, how long the next report waits
+--            granted    4  units that are leased now
+--            lasts      7  us after `at` until they end
+--            turn       4  as in lua/lease.lua
+--            born       4  as in lua/lease.lua
+--            tat        7  us: the TAT at the home, by this server's clock
+--            elsewhere  4  units leased to others
+--            low        4  the next report begins when so few units are left
+--            share      2  this region's part of all requests, in 1/1024
+--            asked      4  units that all regions were asked for, modulo 2^32
+--            paid       4  units that the home was told of, which were admitted without it
+--            told       4  units that the home was told of, which were refunded here
+--            refunded   7  us: the key's total of refunds at the home
+--            life       7  us that the state is of use after its last unit
+-- Reply  POT: the TAT in us, as far as it is known; a number; and the key's total of refunds at the home in us. The
+--        number is the sum of
+--          1  a report is due; for a refund, it was not made here, since the home knows of the charge
+--          2  denied, but the home may have units
+--          4  admitted without the home; for a refund, the report of the charge is under way
+--          8  times the number of reports that began, modulo 4096
+--        POT_REPORT: 1 if a report began, else 0; units spent since the last report; units left; turn; born; units
+--          asked for since the last report; units among them that were not there; us since the last report began; units
+--          admitted without the home; since when in us; `share` and `asked` of the last reply; units that were refunded
+--          here since the last report
+-- State  108 bytes, each number as above; us by this server's clock:
+--
+--          0      7     14      21      28          35           42         49     53      57         61       65
+--          +------+-----+-------+-------+-----------+------------+----------+------+-------+----------+--------+--
+--          | ends | TAT | began | waits | share TAT | owed since | asked at | left | spent | reported | missed | ..
+--          +------+-----+-------+-------+-----------+------------+----------+------+-------+----------+--------+--
+--
+--             65      69     73     77          81    85     89          93     97       99      101        108
+--          ---+-------+------+------+-----------+-----+------+-----------+------+--------+-------+----------+
+--          .. | asked | turn | born | elsewhere | low | owed | all asked | back | number | share | refunded |
+--          ---+-------+------+------+-----------+-----+------+-----------+------+--------+-------+----------+
+--
+--          reported  of the units spent, those that the report under way has; `waits` is 2^55 while one is under way
+--          missed    of the units asked for since the last report, those that were not there
+--          owed      units admitted without the home
+--          back      units that were refunded here since the last report
+--
+-- Example: 10 a minute. Nothing is known of the key; the home is out of reach from the second line on, and a quarter of
+-- the limit is admitted. Times with a `+` are us after 1700000000000000.
+--   at +0        'p' 1 60000000 1 6000000 0 -> denied, TAT +66001000, 3, 0: a report is due, and may bring units
+--   at +1000000  'p' 2 60000000 1 6000000 250 -> fits, TAT +1000000, 4, 0: without the home
+--   at +2000000  'p' 1 60000000 1 6000000 250 -> denied, TAT +68001000, 1, 0: a quarter of 10 is 2.5
+--   at +16000000 'p' 1 60000000 1 6000000 250 -> fits, TAT +16000000, 4, 0: one comes back in 24 s
+
+argument_count, number_count = 5, 3
+stored = redis_pcall('GET', key)
+is_ours = not stored or #stored == 108
+local ends, tat, began, waits, share_tat, owed_since, asked_at = 0, 0, 0, 0, 0, 0, 0
+local left, spent, reported, missed, asked, turn, born = 0, 0, 0, 0, 0, 0, 0
+local elsewhere, low, owed, all_asked, back, number, part, refunded = 0, 0, 0, 0, 0, 0, 0, 0
+if stored and is_ours then
+  ends, tat, began, waits, share_tat, owed_since, asked_at, left, spent, reported, missed, asked, turn, born, elsewhere,
+    low, owed, all_asked, back, number, part, refunded =
+    unpack_bytes('>I7I7I7I7I7I7I7I4I4I4I4I4I4I4I4I4I4I4I4I2I2I7', stored)
+  is_ours = ends <= now + FURTHEST and tat <= now + FURTHEST
+end
+if now >= ends and left + spent > 0 then
+  -- At the home, they count as spent now.
+  left, spent, reported, number = 0, 0, 0, (number + 1) % 4096
+end
+if waits == NEVER and now > began + 2 * TURN then
+  -- Whoever made the report has gone. What it had has ended.
+  waits = 0
+end
+
+local is_written, life = false, 0
+if is_ours and kind == POT_REPORT then
+  argument_count, number_count, has_room = 1, 13, true
+  local step, at, idle, granted, lasts, new_turn, new_born, new_tat, new_elsewhere, new_low, new_part, new_asked
+  local paid, told, new_refunded
+  step, at, idle, granted, lasts, new_turn, new_born, new_tat, new_elsewhere, new_low, new_part, new_asked, paid,
+    told, new_refunded, life = unpack_bytes('>I1I7I7I4I7I4I4I7I4I4I2I4I4I4I7I7', ARGV[argument + 1])
+  if step <= 2 and waits <= now and (step == 1 or asked_at + idle <= now and left > 0) then
+    is_written = true
+    more = { turn, born, asked, missed, began > 0 and now - began or 0, owed, owed_since, part, all_asked, back }
+    old1, old2, old3 = 1, spent, left
+    began, waits, reported, asked, missed, number = now, NEVER, spent, 0, 0, (number + 1) % 4096
+    left = step == 1 and left or 0
+  elseif step > 2 and waits == NEVER and at == began then
+    is_written = true
+    waits = now + idle
+    if step == 3 or step == 4 then
+      if step == 3 then
+        spent = spent - reported
+      else
+        left, spent, number = 0, 0, (number + 1) % 4096
+      end
+      left, ends, turn, born, tat, elsewhere = left + granted, at + lasts, new_turn, new_born, new_tat, new_elsewhere
+      low, part, all_asked, refunded = new_low, new_part, new_asked, new_refunded
+      owed, back = owed > paid and owed - paid or 0, back > told and back - told or 0
+    elseif step == 5 then
+      -- The home may have taken it: what is left can be spent until it ends, and is reported no more.
+      spent, number = 0, (number + 1) % 4096
+      waits = ends > waits and left > 0 and ends or waits
+    end
+    reported = 0
+  end
+  if old1 == 0 then
+    old2, old3 = spent, left
+  end
+  more = more or { turn, born, asked, missed, 0, owed, owed_since, part, all_asked, back }
+  new1, new2, new3 = old1, old2, old3
+elseif is_ours then
+  local cost, span, units, micros, share =
+    ARGV[argument + 1] + 0, ARGV[argument + 2] + 0, ARGV[argument + 3] + 0, ARGV[argument + 4] + 0,
+    ARGV[argument + 5] + 0
+  -- A request that asks again is counted already.
+  local is_again = share >= AGAIN
+  share = is_again and share - AGAIN or share
+  life = span
+  local is_due, is_shared, is_missing
+  if refund_at then
+    has_room, is_due, is_shared, is_missing = true, 0, 0, 0
+    local of = floor(refunded_before / 8) % 4096
+    if floor(refunded_before / 4) % 2 == 1 then
+      is_written, owed = owed > 0, owed > cost and owed - cost or 0
+    elseif number == of and spent - reported >= cost and now < ends then
+      left, spent, back, is_written = left + cost, spent - cost, back + cost, true
+    else
+      is_due = 1
+      is_shared = waits == NEVER and number == (of + 1) % 4096 and 4 or 0
+    end
+  elseif cost == 0 or merge_until and now >= merge_until then
+    has_room = true
+  else
+    if not is_forced and not is_again then
+      asked, asked_at = (asked + cost) % 2 ^ 32, now
+    end
+    is_written = true
+    if left >= cost then
+      has_room = true
+      left, spent = left - cost, spent + cost
+    elseif is_forced then
+      has_room = true
+      owed, left, spent = owed + cost - left, 0, spent + left
+    elseif share > 0 then
+      local from = share_tat > now and share_tat or now
+      local after = from + ceil(cost * micros / units * 1000 / share)
+      has_room = share > 1000 or after - now <= span
+      if has_room then
+        is_shared, share_tat, owed = 4, after, owed + cost
+      end
+    end
+    if has_room and is_again then
+      missed = missed > cost and missed - cost or 0
+    end
+    if owed > 0 and owed_since == 0 then
+      owed_since = now
+    end
+    owed_since = owed > 0 and owed_since or 0
+    owed = owed < 2 ^ 32 and owed or 2 ^ 32 - 1
+  end
+  -- As if all that is not reported yet were charged now.
+  local from = tat > now and tat or now
+  local shown = from + ceil(spent * micros / units)
+  if not has_room then
+    local with_others = shown + ceil(elsewhere * micros / units)
+    if not is_again then
+      missed = missed + cost < 2 ^ 32 and missed + cost or 2 ^ 32 - 1
+    end
+    if share == 0 then
+      -- It is worth waiting if the home may have enough for all that were denied since the last report.
+      local room = with_others + ceil(missed * micros / units) - now <= span
+      is_missing = room and 2 or 0
+    end
+    -- Others may have the units that seem to be free.
+    local least = now + span - floor((cost - 2) * micros / units) + 1000
+    shown = with_others > least and with_others or least
+  end
+  if not is_due then
+    is_due = waits <= now and (not has_room or left <= low and low > 0 or left > 0 and ends - now < TURN / 2)
+    is_due = is_due and 1 or 0
+  end
+  old1, old2, old3 = shown, is_due + (is_missing or 0) + (is_shared or 0) + 8 * number, refunded
+  new1, new2, new3 = old1, old2, old3
+end
+
+if is_written then
+  local last = ends > tat and ends or tat
+  last = (last > share_tat and last or share_tat) + (owed > 0 and life or 0)
+  last = last > now + 4 * TURN and last or now + 4 * TURN
+  local state = pack_bytes('>I7I7I7I7I7I7I7I4I4I4I4I4I4I4I4I4I4I4I4I2I2I7', ends, tat, began, waits, share_tat,
+    owed_since, asked_at, left, spent, reported, missed, asked, turn, born, elsewhere, low, owed, all_asked, back,
+    number, part, refunded)
+  ttl_millis = ceil((last - now) / 1000) + TTL_MARGIN
+  if has_room then
+    value = state
+  else
+    extra = { uncounted_value = state, uncounted_ttl = ttl_millis }
+  end
+end

@@ -1,0 +1,228 @@
+//! Steps in a report of the units that another region has leased to this one. `lua/pot.lua` is the other side.
+
+use std::time::Duration;
+
+use crate::{
+    algorithm::RefundToken,
+    clock::{self, Timestamp},
+};
+
+use super::lease::LeaseId;
+
+/// What a charge of such units leads to, besides its decision.
+///
+/// A [`PolicyState`](crate::decision::PolicyState) carries it in place of the key's total of refunds: that at the home, without its
+/// highest bits, is in it. With the number of the report, the script finds out at a refund whether the units were reported
+/// meanwhile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::remote) struct PotNote(pub u64);
+
+impl PotNote {
+    /// Returns the note in a reply.
+    pub fn of(number: u64, refunded: u64) -> Self {
+        Self((number % (1 << NUMBER_BITS)) | ((refunded % (1 << TOTAL_BITS)) << NUMBER_BITS))
+    }
+
+    /// Returns the total of refunds at the home before the charge. `now` is the present one, or was a while ago.
+    pub fn refunded_before(self, now: u64) -> u64 {
+        let since = now.wrapping_sub(self.0 >> NUMBER_BITS) % (1 << TOTAL_BITS);
+        now.wrapping_sub(since) % RefundToken::MODULUS
+    }
+
+    /// Returns whether a refund was not made, since the home knows of the charge.
+    pub fn is_of_home(self) -> bool {
+        self.0 & 1 > 0
+    }
+
+    /// Returns whether the report of a charge is under way.
+    pub fn is_reported_now(self) -> bool {
+        self.0 & 4 > 0
+    }
+
+    /// Returns whether a report is due.
+    pub fn is_due(self) -> bool {
+        self.0 & 1 > 0
+    }
+
+    /// Returns whether the charge was denied, but the home may have units.
+    pub fn is_missing(self) -> bool {
+        self.0 & 2 > 0
+    }
+}
+
+/// Bits of the number in a reply, and those of the total of refunds: 38 hours in microseconds.
+const NUMBER_BITS: u32 = 15;
+const TOTAL_BITS: u32 = 37;
+
+/// A step in a report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::remote) enum PotStep {
+    /// Begins a report, unless one is under way or was a moment ago.
+    Begin,
+    /// Begins a report that gives back what is left, if nobody has asked for this long.
+    GiveBack { idle: Duration },
+    /// Ends the report that began at this time.
+    End(Timestamp, PotEnd),
+}
+
+/// The end of a report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::remote) enum PotEnd {
+    Replied(PotUpdate),
+    /// It may have reached the home or not.
+    Lost {
+        wait: Duration,
+    },
+    /// It did not reach the home.
+    NotSent {
+        wait: Duration,
+    },
+}
+
+/// What the home's reply changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::remote) struct PotUpdate {
+    /// Whether the report came too late: what was left counts as spent.
+    pub is_late: bool,
+    /// How long the next report waits.
+    pub wait: Duration,
+    pub granted: u64,
+    /// How long after the beginning of the report the units can be spent.
+    pub lasts: Duration,
+    pub lease: LeaseId,
+    /// The TAT by the clock of this region's server.
+    pub tat: u64,
+    pub elsewhere: u64,
+    /// The next report begins when so few units are left.
+    pub low: u64,
+    /// This region's part of all requests, in 1/1024.
+    pub share: u16,
+    /// The units that all regions were asked for, modulo 2^32.
+    pub asked: u32,
+    /// Units that the home was told of, which were admitted without it.
+    pub paid: u64,
+    /// Units that the home was told of, which were refunded here.
+    pub told: u64,
+    /// The key's total of refunds at the home.
+    pub refunded: u64,
+    /// How long the state is of use after its last unit.
+    pub life: Duration,
+}
+
+impl PotStep {
+    pub fn to_bytes(self) -> [u8; 77] {
+        let (step, at, wait, update) = match self {
+            Self::Begin => (1, 0, Duration::ZERO, None),
+            Self::GiveBack { idle } => (2, 0, idle, None),
+            Self::End(at, end) => {
+                let at = at.as_micros();
+                match end {
+                    PotEnd::Replied(update) => {
+                        let step = if update.is_late { 4 } else { 3 };
+                        (step, at, update.wait, Some(update))
+                    }
+                    PotEnd::Lost { wait } => (5, at, wait, None),
+                    PotEnd::NotSent { wait } => (6, at, wait, None),
+                }
+            }
+        };
+        let mut bytes = [0; 77];
+        let mut rest = &mut bytes[..];
+        let mut put = |number: u64, length: usize| {
+            let (place, after) = std::mem::take(&mut rest).split_at_mut(length);
+            place.copy_from_slice(&number.to_be_bytes()[8 - length..]);
+            rest = after;
+        };
+        put(step, 1);
+        put(at, 7);
+        put(clock::micros(wait), 7);
+        if let Some(update) = update {
+            put(saturated(update.granted), 4);
+            put(clock::micros(update.lasts), 7);
+            put(update.lease.turn.into(), 4);
+            put(update.lease.born.into(), 4);
+            put(update.tat, 7);
+            put(saturated(update.elsewhere), 4);
+            put(saturated(update.low), 4);
+            put(update.share.into(), 2);
+            put(update.asked.into(), 4);
+            put(saturated(update.paid), 4);
+            put(saturated(update.told), 4);
+            put(update.refunded, 7);
+            put(clock::micros(update.life).min(1 << 52), 7);
+        }
+        bytes
+    }
+}
+
+fn saturated(units: u64) -> u64 {
+    units.min(u32::MAX.into())
+}
+
+/// The reply to a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::remote) struct PotReply {
+    /// The time of this region's server: if a report began, it is known by it.
+    pub at: Timestamp,
+    pub has_begun: bool,
+    /// Units that were spent since the last report.
+    pub spent: u64,
+    pub left: u64,
+    pub lease: LeaseId,
+    /// Units that were asked for since the last report.
+    pub asked: u64,
+    /// Those among them that were not there.
+    pub missed: u64,
+    /// The time since the last report began; zero if there was none.
+    pub since: Duration,
+    /// Units that were admitted without the home.
+    pub owed: u64,
+    pub owed_since: Timestamp,
+    /// As in the last [`PotUpdate`].
+    pub share: u16,
+    pub all_asked: u32,
+    /// Units that were refunded here, of which the home was not told.
+    pub taken_back: u64,
+}
+
+impl PotReply {
+    /// The number of integers in the script's reply.
+    pub const LEN: usize = 13;
+
+    /// Returns the reply of these integers; `None` if the script cannot have sent them.
+    pub fn of(at: Timestamp, numbers: [u64; Self::LEN]) -> Option<Self> {
+        let [
+            has_begun,
+            spent,
+            left,
+            turn,
+            born,
+            asked,
+            missed,
+            since,
+            owed,
+            owed_since,
+            share,
+            all_asked,
+            taken_back,
+        ] = numbers;
+        Some(Self {
+            at,
+            has_begun: has_begun > 0,
+            spent,
+            left,
+            lease: LeaseId {
+                turn: turn.try_into().ok()?,
+                born: born.try_into().ok()?,
+            },
+            asked,
+            missed,
+            since: Duration::from_micros(since),
+            owed,
+            owed_since: Timestamp::from_micros(owed_since),
+            share: share.try_into().ok()?,
+            all_asked: all_asked.try_into().ok()?,
+            taken_back,
+        })
+    }
+}

@@ -1,0 +1,62 @@
+//! Regions: one limit over servers that are far from each other, decided at the latency of the nearest one.
+//!
+//! ```text
+//! eu-west                                             us-east: the home of this key
+//!   request ──▶ its server: units in the pot? ── yes ──▶ admitted       request ──▶ its server: a charge as ever
+//!                           │ few are left, or they end soon                            ▲
+//!                           ▼                                                           │
+//!   one instance reports: spent, left, wanted ───────── 80 ms ──────────────▶ lua/lease.lua: units for eu-west
+//! ```
+//!
+//! Each key has a home: the region whose server keeps its account. Requests in the home are charged there, as without regions.
+//! Every other region holds units of the key, its pot, at its own server, where all instances of the region spend them. It reports
+//! and gets them as an instance reports and gets its leased units (`src/remote/leases/mod.rs` has the rules and the proof that no
+//! span admits more than the limit), and the home sees one holder for each region.
+//!
+//! # Which region is the home of a key?
+//!
+//! That with the highest hash of the region's name and the key's hash slot (rendezvous hashing), so that all policies of a key have
+//! one home, and a new region takes keys from all others and moves no others. All instances need the same names. While they have
+//! different ones, in a deployment, a key may have two homes, and twice its limit.
+//!
+//! # Why does the instance that finds few units report, and no leader?
+//!
+//! The pot itself is the lock: a script marks the beginning of a report, so that one is under way at a time, and ends it by its
+//! time of beginning. If the instance dies, the mark is void after 2 s, when the units have ended anyway.
+//!
+//! # When does a request wait for the home?
+//!
+//! | the region's units | and the home, as far as is known | the request |
+//! |---|---|---|
+//! | are enough | | is admitted at once |
+//! | are not enough | may have units for all that were denied since the last report | waits for the report, at most [`Regions::wait`] |
+//! | are not enough | has none, or too few | is denied at once |
+//! | are not enough | cannot be reached | is admitted by this region's [share](Regions::share), or by the policy's `OnOutage` if that is to allow or to deny |
+//!
+//! So a key that is new to a region waits once for the long way, and a busy one never: its report begins while it has units for
+//! 2.5 round trips.
+//!
+//! # What is admitted, over all regions?
+//!
+//! | | in any time `t` |
+//! |---|---|
+//! | all regions reach each other | `burst + rate * t`, and with `Consistency::Delayed` the overshoot |
+//! | a region is cut off | its pot, which was charged, and `share * (burst + rate * t)` besides |
+//! | a region's server loses its states, or writes of the last second | the pots that it had, once |
+//! | a home loses its states | what the regions hold then, besides what any loss of states admits |
+//!
+//! What a cut-off region admits is charged to the home once it can be reached again.
+
+mod home;
+mod pots;
+mod refund;
+mod report;
+mod settings;
+mod size;
+mod store;
+#[cfg(feature = "test-util")]
+mod trial;
+
+pub use self::settings::Regions;
+#[cfg(feature = "test-util")]
+pub use self::trial::RegionTrial;

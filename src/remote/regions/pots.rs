@@ -1,0 +1,141 @@
+//! The pots of this region: units of keys whose homes are other regions.
+
+use std::{
+    collections::{HashMap, HashSet},
+    time::Duration,
+};
+
+use crate::{
+    charge::{Away, Charge, Fingerprint, OwnedCharge, Site},
+    clock::Timestamp,
+    key::Key,
+    policy::{OnOutage, Policy},
+    remote::store::RedisStore,
+    task::{Mutex, SingleTask},
+};
+
+use super::home::Home;
+
+/// What the handles on one store share.
+#[derive(Debug)]
+pub(super) struct Pots {
+    /// The store of this region.
+    pub here: RedisStore,
+    homes: Box<[Home]>,
+    /// For each hash slot the index of its home, where 0 is this region.
+    homes_of_slots: Box<[u8]>,
+    /// The part of a limit that is admitted without the home, in 1/1000.
+    share: u16,
+    /// How long a request waits for a home.
+    pub wait: Duration,
+    /// Keys of which this process makes a report.
+    reported: Mutex<HashSet<Fingerprint>>,
+    /// Keys of which this process has got units a moment ago.
+    held: Mutex<HashMap<Fingerprint, HeldKey>>,
+    pub sweep: SingleTask,
+}
+
+/// A key of which this region holds units.
+#[derive(Clone, Debug)]
+pub(super) struct HeldKey {
+    pub charge: OwnedCharge,
+    pub since: Timestamp,
+}
+
+impl Pots {
+    pub fn new(
+        here: RedisStore,
+        homes: Box<[Home]>,
+        homes_of_slots: Box<[u8]>,
+        share: u16,
+        wait: Duration,
+    ) -> Self {
+        Self {
+            here,
+            homes,
+            homes_of_slots,
+            share,
+            wait,
+            reported: Mutex::default(),
+            held: Mutex::default(),
+            sweep: SingleTask::default(),
+        }
+    }
+
+    /// Returns the home of a key; `None` if that is this region.
+    pub fn home_of(&self, key: &Key) -> Option<&Home> {
+        let index = usize::from(self.homes_of_slots[usize::from(key.slot())]);
+        self.homes.get(index.checked_sub(1)?)
+    }
+
+    /// Returns the part of this region of all, in 1/1024.
+    pub fn even_share(&self) -> u16 {
+        (1_024 / (self.homes.len() + 1)).try_into().unwrap_or(1)
+    }
+
+    /// Returns where a charge is counted.
+    pub fn site_of(&self, policy: &Policy, key: &Key) -> Site {
+        match self.home_of(key) {
+            None => Site::Home,
+            Some(home) => {
+                let share = home.is_cut_off().then(|| self.share_of(policy));
+                Site::Away(Away {
+                    share: share.unwrap_or_default(),
+                    is_again: false,
+                })
+            }
+        }
+    }
+
+    /// Returns what is admitted under a policy without the home, in 1/1000 of its limit.
+    pub fn share_of(&self, policy: &Policy) -> u16 {
+        match policy.outage_choice() {
+            OnOutage::Allow => u16::MAX,
+            OnOutage::Deny => 0,
+            OnOutage::Local => self.share,
+        }
+    }
+
+    /// Notes that this process makes a report of a key, unless it does already.
+    pub fn begin_report(&self, charge: &Charge<'_>) -> bool {
+        self.reported.lock().insert(fingerprint(charge))
+    }
+
+    pub fn end_report(&self, charge: &Charge<'_>) {
+        self.reported.lock().remove(&fingerprint(charge));
+    }
+
+    /// Notes that this region has got units of a key, which it gives back if nobody asks for them.
+    pub fn note_held(&self, charge: &Charge<'_>, now: Timestamp) {
+        let held = HeldKey {
+            charge: charge.to_owned(),
+            since: now,
+        };
+        self.held.lock().insert(fingerprint(charge), held);
+    }
+
+    pub fn forget(&self, charge: &Charge<'_>) {
+        self.held.lock().remove(&fingerprint(charge));
+    }
+
+    /// Returns the keys that may hold units which nobody has asked for.
+    pub fn idle(&self, now: Timestamp) -> Vec<OwnedCharge> {
+        let mut held = self.held.lock();
+        // If this process has not reported for so long, another one does, or the units have ended.
+        held.retain(|_, key| now < key.since + LONGEST_HELD);
+        let idle = held.values().filter(|key| now >= key.since + IDLE);
+        idle.map(|key| key.charge.clone()).collect()
+    }
+
+    pub fn holds_any(&self) -> bool {
+        !self.held.lock().is_empty()
+    }
+}
+
+fn fingerprint(charge: &Charge<'_>) -> Fingerprint {
+    Fingerprint::of(charge.policy(), charge.key())
+}
+
+/// The time without a request after which units are given back.
+pub(super) const IDLE: Duration = Duration::from_millis(300);
+const LONGEST_HELD: Duration = Duration::from_secs(3);

@@ -1,0 +1,142 @@
+//! How many units a region asks a key's home for, and when it asks again.
+
+use std::time::Duration;
+
+use crate::{
+    algorithm::TokenBucket,
+    remote::protocol::{LeaseReply, LeaseReport, PotReply, PotUpdate, Purpose},
+};
+
+/// The demand for a key in this region, as its server replied when a report began.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Demand {
+    per_second: f64,
+    round_trip: Duration,
+}
+
+impl Demand {
+    pub fn new(begun: &PotReply, round_trip: Duration) -> Self {
+        // Without a report for long, what was asked since is of a burst that has just begun.
+        let since = match begun.since {
+            Duration::ZERO => LONGEST_SINCE,
+            since => since.clamp(SHORTEST_SINCE, LONGEST_SINCE),
+        };
+        #[expect(clippy::cast_precision_loss, reason = "an estimate")]
+        let asked = begun.asked as f64;
+        Self {
+            per_second: asked / since.as_secs_f64(),
+            round_trip,
+        }
+    }
+
+    /// Returns the report for the home. `first_share` is this region's part of all requests while it is not known.
+    pub fn report(&self, begun: &PotReply, first_share: u16, gives_back: bool) -> LeaseReport {
+        let aim = if self.per_second >= LEAST_RATE {
+            self.units_in(SECONDS_HELD + ROUND_TRIPS_HELD * self.round_trip.as_secs_f64())
+        } else {
+            0
+        };
+        LeaseReport {
+            spent: saturated(begun.spent),
+            kept: saturated(begun.left),
+            lease: begun.lease,
+            asked: saturated(begun.asked),
+            want: saturated(aim.saturating_sub(begun.left)),
+            need: saturated(begun.missed),
+            share: if begun.share > 0 {
+                begun.share
+            } else {
+                first_share
+            },
+            taken_back: saturated(begun.taken_back),
+            purpose: if gives_back {
+                Purpose::GiveBack
+            } else {
+                Purpose::OfRegion
+            },
+        }
+    }
+
+    /// Returns what the reply changes in the region.
+    pub fn update(
+        &self,
+        (begun, report): (&PotReply, &LeaseReport),
+        reply: &LeaseReply,
+        bucket: &TokenBucket,
+        paid: u64,
+    ) -> PotUpdate {
+        let wait = if reply.granted > 0 || report.want.max(report.need) == 0 {
+            Duration::ZERO
+        } else {
+            // Until two units are back; if the debt alone denies a request, not before that is over.
+            let interval = Duration::from_micros(bucket.micros_up(2));
+            let denied_for = reply.denied_for(bucket, 1).min(LONGEST_DENIAL);
+            interval.clamp(SHORTEST_WAIT, LONGEST_WAIT).max(denied_for)
+        };
+        let low = self.units_in(ROUND_TRIPS_AHEAD * self.round_trip.as_secs_f64());
+        let ahead = reply.tat.saturating_sub(reply.decided_at.as_micros());
+        PotUpdate {
+            is_late: reply.is_late,
+            wait,
+            granted: reply.granted,
+            lasts: reply
+                .ends_at()
+                .since(reply.decided_at)
+                .saturating_sub(GUARD),
+            lease: reply.lease,
+            tat: begun.at.as_micros() + ahead,
+            elsewhere: reply.leased_elsewhere,
+            low: low.min((reply.granted + begun.left) / 2),
+            share: share(begun, report.share, reply.asked),
+            asked: reply.asked,
+            told: if reply.is_late { 0 } else { begun.taken_back },
+            refunded: reply.refunded,
+            paid,
+            life: Duration::from_micros(bucket.span()) + OWED_LONGER,
+        }
+    }
+
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "an estimate, which is not negative"
+    )]
+    fn units_in(&self, seconds: f64) -> u64 {
+        (self.per_second * seconds).ceil() as u64
+    }
+}
+
+/// Returns this region's part of all requests, in 1/1024: half of it as it was, half as it is since the last report.
+fn share(begun: &PotReply, before: u16, asked: u32) -> u16 {
+    let all = u64::from(asked.wrapping_sub(begun.all_asked));
+    if begun.since.is_zero() || all == 0 || begun.asked > all {
+        return before;
+    }
+    let now = begun.asked * 1_024 / all;
+    let mean = (u64::from(before) + now).div_ceil(2);
+    mean.clamp(1, 1_024).try_into().unwrap_or(1_024)
+}
+
+fn saturated(units: u64) -> u32 {
+    units.try_into().unwrap_or(u32::MAX)
+}
+
+/// A rate is measured over these times.
+const SHORTEST_SINCE: Duration = Duration::from_millis(20);
+const LONGEST_SINCE: Duration = Duration::from_secs(1);
+/// Units a second from which on units are leased in advance.
+const LEAST_RATE: f64 = 4.0;
+/// The demand that a pot covers: this many seconds, and this many round trips to the home.
+const SECONDS_HELD: f64 = 0.2;
+const ROUND_TRIPS_HELD: f64 = 4.0;
+/// Units are asked for when those that are left last for this many round trips.
+const ROUND_TRIPS_AHEAD: f64 = 2.5;
+/// By how much earlier than at the home the units end here: clocks may run apart by 500 ppm, so by 1 ms in 2 s.
+const GUARD: Duration = Duration::from_millis(3);
+/// The wait after a report that got no units.
+const SHORTEST_WAIT: Duration = Duration::from_millis(2);
+const LONGEST_WAIT: Duration = Duration::from_millis(100);
+/// A reset or refund elsewhere is noticed after this time.
+const LONGEST_DENIAL: Duration = Duration::from_secs(2);
+/// How long it is known, after a span, what was admitted without the home.
+const OWED_LONGER: Duration = Duration::from_secs(60);

@@ -1,0 +1,94 @@
+//! Reports of a region by themselves, for tests that move the time and lose messages.
+
+use std::time::Duration;
+
+use crate::{
+    algorithm::TokenBucket,
+    clock::Timestamp,
+    remote::protocol::{LeaseReply, LeaseReport, PotEnd, PotNote, PotReply, PotStep},
+};
+
+use super::size::Demand;
+
+/// A report under way.
+#[derive(Clone, Debug)]
+pub struct RegionTrial {
+    begun: PotReply,
+    demand: Demand,
+    report: LeaseReport,
+}
+
+impl RegionTrial {
+    /// Returns the step that begins a report.
+    #[must_use]
+    pub fn first_step(gives_back: bool) -> Vec<u8> {
+        let idle = Duration::ZERO;
+        let step = if gives_back {
+            PotStep::GiveBack { idle }
+        } else {
+            PotStep::Begin
+        };
+        step.to_bytes().to_vec()
+    }
+
+    /// Returns the report that the region's server has begun, by the integers of its reply; `None` if it has not.
+    #[must_use]
+    pub fn begin(at: Timestamp, numbers: [u64; 13], gives_back: bool) -> Option<Self> {
+        let begun = PotReply::of(at, numbers).expect("a reply of the script");
+        let demand = Demand::new(&begun, Duration::from_millis(100));
+        let report = demand.report(&begun, 512, gives_back);
+        begun.has_begun.then_some(Self {
+            begun,
+            demand,
+            report,
+        })
+    }
+
+    /// Returns the report as the script of the home takes it. `overshoot` is in 1/1000.
+    #[must_use]
+    pub fn to_bytes(&self, overshoot: u16) -> [u8; 37] {
+        self.report.to_bytes(overshoot)
+    }
+
+    /// Returns the step that ends the report by the integers of the home's reply.
+    #[must_use]
+    pub fn replied(
+        &self,
+        bucket: &TokenBucket,
+        decided_at: Timestamp,
+        numbers: [u64; 7],
+    ) -> Vec<u8> {
+        let reply = LeaseReply::of(decided_at, numbers).expect("a reply of the script");
+        let update = self
+            .demand
+            .update((&self.begun, &self.report), &reply, bucket, 0);
+        self.step(PotEnd::Replied(update))
+    }
+
+    /// Returns the step that ends the report without a reply.
+    #[must_use]
+    pub fn failed(&self, was_sent: bool) -> Vec<u8> {
+        let wait = Duration::from_millis(100);
+        self.step(if was_sent {
+            PotEnd::Lost { wait }
+        } else {
+            PotEnd::NotSent { wait }
+        })
+    }
+
+    /// Returns what identifies a charge by the last two integers of its reply.
+    #[must_use]
+    pub fn token(number: u64, refunded: u64) -> u64 {
+        PotNote::of(number, refunded).0
+    }
+
+    /// Returns the total of refunds at the home before a charge.
+    #[must_use]
+    pub fn refunded_before(token: u64, now: u64) -> u64 {
+        PotNote(token).refunded_before(now)
+    }
+
+    fn step(&self, end: PotEnd) -> Vec<u8> {
+        PotStep::End(self.begun.at, end).to_bytes().to_vec()
+    }
+}
