@@ -16,7 +16,7 @@
 --          share    2  the part of what is free, in 1/1024
 --          back     4  units that were spent and refunded, or held and not spent, since the last report
 --          purpose  1  0, or 1 to give back the units that are left, or 2 to reset the key: leased units stay charged;
---                      or 3 for all of a region, which may need more than a quarter of the capacity
+--                      or 3 for all of a region: half of what is free, and even single units; all of it, if needed
 --          over     2  by how much debt and leased units may exceed the span while some are leased, in 1/1000 of it
 --          need     4  units that requests wait for, to be leased if they are free, even if fewer than 4
 -- Reply  the TAT in us, without what is leased; twice the units that are leased now, plus 1 if the report came too late
@@ -117,12 +117,14 @@ if is_ours and (not is_other or purpose == 2) then
   local room_micros = now + span - from
   local room = floor(room_micros / micros) * units + floor(room_micros % micros * units / micros)
   local capacity = floor(span / micros) * units + floor(span % micros * units / micros)
-  local most = floor(capacity / 4)
+  -- Of a region, the way is longer: it needs more, and fewer are worth it.
+  local part, fewest = purpose == 3 and 2 or 4, purpose == 3 and 1 or 4
+  local most = floor(capacity / part)
   most = most < 2 ^ 31 and most or 2 ^ 31
   local overdraft = floor(capacity * over / 1000)
   overdraft = overdraft < 2 ^ 30 and overdraft or 2 ^ 30
   local free = ((purpose == 3 or room < most) and room or most) + overdraft - leased
-  granted = floor((room - leased) * share / 4096)
+  granted = floor((room - leased) * share / (1024 * part))
   granted = granted < most - leased and granted or most - leased
   if over > 0 then
     -- A sixteenth is left for requests that need units.
@@ -131,7 +133,11 @@ if is_ours and (not is_other or purpose == 2) then
     granted = granted > delayed and granted or delayed
   end
   granted = granted < want and granted or want
-  granted = granted < 4 and 0 or granted
+  granted = granted < fewest and 0 or granted
+  if purpose == 3 and need > free * share / 1024 then
+    -- What is free goes to all regions that need it.
+    need = ceil(free * share / 1024)
+  end
   need = need < free and need or free
   granted = granted > need and granted or need
   granted = (purpose == 1 or purpose == 2) and 0 or granted

@@ -23,6 +23,7 @@
 --            tat        7  us: the TAT at the home, by this server's clock
 --            elsewhere  4  units leased to others
 --            low        4  the next report begins when so few units are left
+--            dry        7  us that requests are denied at once, and do not wait for units: the home had too few
 --            share      2  this region's part of all requests, in 1/1024
 --            asked      4  units that all regions were asked for, modulo 2^32
 --            paid       4  units that the home was told of, which were admitted without it
@@ -33,23 +34,28 @@
 --        number is the sum of
 --          1  a report is due; for a refund, it was not made here, since the home knows of the charge
 --          2  denied, but the home may have units
---          4  admitted without the home; for a refund, the report of the charge is under way
+--          4  admitted without the home; or denied while a report is under way; for a refund, that of the charge
 --          8  times the number of reports that began, modulo 4096
 --        POT_REPORT: 1 if a report began, else 0; units spent since the last report; units left; turn; born; units
 --          asked for since the last report; units among them that were not there; us since the last report began; units
 --          admitted without the home; since when in us; `share` and `asked` of the last reply; units that were refunded
 --          here since the last report
--- State  108 bytes, each number as above; us by this server's clock:
+-- State  115 bytes, each number as above; us by this server's clock:
 --
 --          0      7     14      21      28          35           42         49     53      57         61       65
 --          +------+-----+-------+-------+-----------+------------+----------+------+-------+----------+--------+--
 --          | ends | TAT | began | waits | share TAT | owed since | asked at | left | spent | reported | missed | ..
 --          +------+-----+-------+-------+-----------+------------+----------+------+-------+----------+--------+--
 --
---             65      69     73     77          81    85     89          93     97       99      101        108
---          ---+-------+------+------+-----------+-----+------+-----------+------+--------+-------+----------+
---          .. | asked | turn | born | elsewhere | low | owed | all asked | back | number | share | refunded |
---          ---+-------+------+------+-----------+-----+------+-----------+------+--------+-------+----------+
+--             65      69     73     77          81    85     89          93     97
+--          ---+-------+------+------+-----------+-----+------+-----------+------+--
+--          .. | asked | turn | born | elsewhere | low | owed | all asked | back | ..
+--          ---+-------+------+------+-----------+-----+------+-----------+------+--
+--
+--             97       99      101        108         115
+--          ---+--------+-------+----------+-----------+
+--          .. | number | share | refunded | dry until |
+--          ---+--------+-------+----------+-----------+
 --
 --          reported  of the units spent, those that the report under way has; `waits` is 2^55 while one is under way
 --          missed    of the units asked for since the last report, those that were not there
@@ -65,14 +71,14 @@
 
 argument_count, number_count = 5, 3
 stored = redis_pcall('GET', key)
-is_ours = not stored or #stored == 108
+is_ours = not stored or #stored == 115
 local ends, tat, began, waits, share_tat, owed_since, asked_at = 0, 0, 0, 0, 0, 0, 0
 local left, spent, reported, missed, asked, turn, born = 0, 0, 0, 0, 0, 0, 0
-local elsewhere, low, owed, all_asked, back, number, part, refunded = 0, 0, 0, 0, 0, 0, 0, 0
+local elsewhere, low, owed, all_asked, back, number, part, refunded, dry_until = 0, 0, 0, 0, 0, 0, 0, 0, 0
 if stored and is_ours then
   ends, tat, began, waits, share_tat, owed_since, asked_at, left, spent, reported, missed, asked, turn, born, elsewhere,
-    low, owed, all_asked, back, number, part, refunded =
-    unpack_bytes('>I7I7I7I7I7I7I7I4I4I4I4I4I4I4I4I4I4I4I4I2I2I7', stored)
+    low, owed, all_asked, back, number, part, refunded, dry_until =
+    unpack_bytes('>I7I7I7I7I7I7I7I4I4I4I4I4I4I4I4I4I4I4I4I2I2I7I7', stored)
   is_ours = ends <= now + FURTHEST and tat <= now + FURTHEST
 end
 if now >= ends and left + spent > 0 then
@@ -87,10 +93,10 @@ end
 local is_written, life = false, 0
 if is_ours and kind == POT_REPORT then
   argument_count, number_count, has_room = 1, 13, true
-  local step, at, idle, granted, lasts, new_turn, new_born, new_tat, new_elsewhere, new_low, new_part, new_asked
+  local step, at, idle, granted, lasts, new_turn, new_born, new_tat, new_elsewhere, new_low, dry, new_part, new_asked
   local paid, told, new_refunded
-  step, at, idle, granted, lasts, new_turn, new_born, new_tat, new_elsewhere, new_low, new_part, new_asked, paid,
-    told, new_refunded, life = unpack_bytes('>I1I7I7I4I7I4I4I7I4I4I2I4I4I4I7I7', ARGV[argument + 1])
+  step, at, idle, granted, lasts, new_turn, new_born, new_tat, new_elsewhere, new_low, dry, new_part, new_asked,
+    paid, told, new_refunded, life = unpack_bytes('>I1I7I7I4I7I4I4I7I4I4I7I2I4I4I4I7I7', ARGV[argument + 1])
   if step <= 2 and waits <= now and (step == 1 or asked_at + idle <= now and left > 0) then
     is_written = true
     more = { turn, born, asked, missed, began > 0 and now - began or 0, owed, owed_since, part, all_asked, back }
@@ -107,7 +113,7 @@ if is_ours and kind == POT_REPORT then
         left, spent, number = 0, 0, (number + 1) % 4096
       end
       left, ends, turn, born, tat, elsewhere = left + granted, at + lasts, new_turn, new_born, new_tat, new_elsewhere
-      low, part, all_asked, refunded = new_low, new_part, new_asked, new_refunded
+      low, part, all_asked, refunded, dry_until = new_low, new_part, new_asked, new_refunded, now + dry
       owed, back = owed > paid and owed - paid or 0, back > told and back - told or 0
     elseif step == 5 then
       -- The home may have taken it: what is left can be spent until it ends, and is reported no more.
@@ -182,7 +188,8 @@ elseif is_ours then
     if share == 0 then
       -- It is worth waiting if the home may have enough for all that were denied since the last report.
       local room = with_others + ceil(missed * micros / units) - now <= span
-      is_missing = room and 2 or 0
+      is_missing = room and now >= dry_until and 2 or 0
+      is_shared = waits == NEVER and 4 or 0
     end
     -- Others may have the units that seem to be free.
     local least = now + span - floor((cost - 2) * micros / units) + 1000
@@ -200,9 +207,9 @@ if is_written then
   local last = ends > tat and ends or tat
   last = (last > share_tat and last or share_tat) + (owed > 0 and life or 0)
   last = last > now + 4 * TURN and last or now + 4 * TURN
-  local state = pack_bytes('>I7I7I7I7I7I7I7I4I4I4I4I4I4I4I4I4I4I4I4I2I2I7', ends, tat, began, waits, share_tat,
+  local state = pack_bytes('>I7I7I7I7I7I7I7I4I4I4I4I4I4I4I4I4I4I4I4I2I2I7I7', ends, tat, began, waits, share_tat,
     owed_since, asked_at, left, spent, reported, missed, asked, turn, born, elsewhere, low, owed, all_asked, back,
-    number, part, refunded)
+    number, part, refunded, dry_until)
   ttl_millis = ceil((last - now) / 1000) + TTL_MARGIN
   if has_room then
     value = state

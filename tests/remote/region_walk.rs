@@ -427,7 +427,7 @@ impl Walk {
                 let numbers: Vec<u64> = reply[3..].iter().map(|n| n.cast_unsigned()).collect();
                 let numbers = numbers.try_into().expect("the reply to a step");
                 let at = Timestamp::from_micros(reply[0].cast_unsigned());
-                if let Some(trial) = RegionTrial::begin(at, numbers, gives_back) {
+                if let Some(trial) = RegionTrial::begin(&self.bucket, at, numbers, gives_back) {
                     self.regions[region].report = Some(trial.clone());
                     let fate = self.random.below(20);
                     let step = match fate {

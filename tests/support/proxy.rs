@@ -135,6 +135,11 @@ impl Proxy {
         self.shared.accepted.load(Ordering::Relaxed)
     }
 
+    /// How many pieces of data clients have sent so far: about one for each call.
+    pub(crate) fn pieces(&self) -> usize {
+        self.shared.pieces.load(Ordering::Relaxed)
+    }
+
     fn wake(&self) {
         // a full buffer already wakes the worker
         let _ = (&self.waker).write(&[0]);
@@ -156,6 +161,7 @@ impl Drop for Proxy {
 struct Shared {
     conditions: Mutex<Conditions>,
     accepted: AtomicUsize,
+    pieces: AtomicUsize,
     has_stopped: AtomicBool,
 }
 
@@ -317,7 +323,10 @@ impl Connection {
     /// Reads arrived data and forwards due data. Returns the time at which more is due.
     fn step(&mut self, now: Instant, shared: &Shared, buffer: &mut [u8]) -> Option<Instant> {
         let mode = shared.conditions().mode;
+        let before = self.requests.chunks.len();
         self.requests.collect(&mut self.client, now, buffer, mode);
+        let pieces = self.requests.chunks.len() - before;
+        shared.pieces.fetch_add(pieces, Ordering::Relaxed);
         let Some(server) = &mut self.server else {
             self.requests.chunks.clear();
             return None;

@@ -34,9 +34,15 @@ impl PotNote {
         self.0 & 1 > 0
     }
 
-    /// Returns whether the report of a charge is under way.
-    pub fn is_reported_now(self) -> bool {
+    /// Returns whether a report is under way: that of the charge, for a refund.
+    pub fn is_under_way(self) -> bool {
         self.0 & 4 > 0
+    }
+
+    /// Returns how many reports have begun since an earlier note of this key.
+    pub fn reports_since(self, earlier: Self) -> u64 {
+        let number = |note: Self| (note.0 >> 3) % REPORTS;
+        (number(self) + REPORTS - number(earlier)) % REPORTS
     }
 
     /// Returns whether a report is due.
@@ -50,6 +56,8 @@ impl PotNote {
     }
 }
 
+/// The number of reports wraps to 0 here.
+const REPORTS: u64 = 4_096;
 /// Bits of the number in a reply, and those of the total of refunds: 38 hours in microseconds.
 const NUMBER_BITS: u32 = 15;
 const TOTAL_BITS: u32 = 37;
@@ -95,6 +103,8 @@ pub(in crate::remote) struct PotUpdate {
     pub elsewhere: u64,
     /// The next report begins when so few units are left.
     pub low: u64,
+    /// How long requests are denied at once, and do not wait for units: the home had too few.
+    pub dry: Duration,
     /// This region's part of all requests, in 1/1024.
     pub share: u16,
     /// The units that all regions were asked for, modulo 2^32.
@@ -110,7 +120,7 @@ pub(in crate::remote) struct PotUpdate {
 }
 
 impl PotStep {
-    pub fn to_bytes(self) -> [u8; 77] {
+    pub fn to_bytes(self) -> [u8; 84] {
         let (step, at, wait, update) = match self {
             Self::Begin => (1, 0, Duration::ZERO, None),
             Self::GiveBack { idle } => (2, 0, idle, None),
@@ -126,7 +136,7 @@ impl PotStep {
                 }
             }
         };
-        let mut bytes = [0; 77];
+        let mut bytes = [0; 84];
         let mut rest = &mut bytes[..];
         let mut put = |number: u64, length: usize| {
             let (place, after) = std::mem::take(&mut rest).split_at_mut(length);
@@ -144,6 +154,7 @@ impl PotStep {
             put(update.tat, 7);
             put(saturated(update.elsewhere), 4);
             put(saturated(update.low), 4);
+            put(clock::micros(update.dry), 7);
             put(update.share.into(), 2);
             put(update.asked.into(), 4);
             put(saturated(update.paid), 4);

@@ -40,6 +40,7 @@ pub(super) struct Pots {
 pub(super) struct HeldKey {
     pub charge: OwnedCharge,
     pub since: Timestamp,
+    pub idle: Duration,
 }
 
 impl Pots {
@@ -106,10 +107,11 @@ impl Pots {
     }
 
     /// Notes that this region has got units of a key, which it gives back if nobody asks for them.
-    pub fn note_held(&self, charge: &Charge<'_>, now: Timestamp) {
+    pub fn note_held(&self, charge: &Charge<'_>, idle: Duration, now: Timestamp) {
         let held = HeldKey {
             charge: charge.to_owned(),
             since: now,
+            idle,
         };
         self.held.lock().insert(fingerprint(charge), held);
     }
@@ -119,12 +121,12 @@ impl Pots {
     }
 
     /// Returns the keys that may hold units which nobody has asked for.
-    pub fn idle(&self, now: Timestamp) -> Vec<OwnedCharge> {
+    pub fn idle(&self, now: Timestamp) -> Vec<(OwnedCharge, Duration)> {
         let mut held = self.held.lock();
         // If this process has not reported for so long, another one does, or the units have ended.
         held.retain(|_, key| now < key.since + LONGEST_HELD);
-        let idle = held.values().filter(|key| now >= key.since + IDLE);
-        idle.map(|key| key.charge.clone()).collect()
+        let idle = held.values().filter(|key| now >= key.since + key.idle);
+        idle.map(|key| (key.charge.clone(), key.idle)).collect()
     }
 
     pub fn holds_any(&self) -> bool {
@@ -136,6 +138,4 @@ fn fingerprint(charge: &Charge<'_>) -> Fingerprint {
     Fingerprint::of(charge.policy(), charge.key())
 }
 
-/// The time without a request after which units are given back.
-pub(super) const IDLE: Duration = Duration::from_millis(300);
 const LONGEST_HELD: Duration = Duration::from_secs(3);

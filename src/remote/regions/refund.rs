@@ -31,7 +31,7 @@ pub(super) async fn run(pots: Arc<Pots>, mut settlement: Settlement) -> Result<(
         if !done.is_of_home() {
             return Ok(());
         }
-        if !done.is_reported_now() || Clock::system().now() >= until {
+        if !done.is_under_way() || Clock::system().now() >= until {
             break refunded;
         }
         sleep(home.round_trip() / 4).await;

@@ -15,11 +15,7 @@ use crate::{
     task::{Running, home as background, timer::sleep},
 };
 
-use super::{
-    home::Home,
-    pots::{IDLE, Pots},
-    size::Demand,
-};
+use super::{home::Home, pots::Pots, size::Demand};
 
 use std::time::Duration;
 
@@ -71,11 +67,11 @@ async fn run(pots: &Arc<Pots>, charge: &Charge<'_>, first: PotStep) {
     }
     let gives_back = first != PotStep::Begin;
     let demand = Demand::new(&begun, home.round_trip());
-    let report = demand.report(&begun, pots.even_share(), gives_back);
+    let report = demand.report(&begun, bucket, pots.even_share(), gives_back);
     let (paid, reply, took) = call(home, charge, &begun, report).await;
     let end = match &reply {
         Ok(reply) => {
-            home.note_reply(took);
+            home.note_reply(took, Clock::system().now());
             PotEnd::Replied(demand.update((&begun, &report), reply, bucket, paid))
         }
         Err(error) => {
@@ -98,7 +94,7 @@ async fn run(pots: &Arc<Pots>, charge: &Charge<'_>, first: PotStep) {
     }
     let holds = ended.is_ok_and(|pot| pot.left > 0);
     if holds {
-        pots.note_held(charge, Clock::system().now());
+        pots.note_held(charge, demand.idle(), Clock::system().now());
         start_sweep(pots);
     } else if gives_back {
         pots.forget(charge);
@@ -187,11 +183,11 @@ fn start_sweep(pots: &Arc<Pots>) {
 /// Gives back the units of idle keys, until there are none.
 async fn sweep(pots: Arc<Pots>, running: Running) {
     while pots.holds_any() {
-        sleep(IDLE / 3).await;
+        sleep(SWEEP_INTERVAL).await;
         let idle = pots.idle(Clock::system().now());
-        let given_back = idle.iter().map(|charge| async {
+        let given_back = idle.iter().map(|(charge, idle)| async {
             let charge = charge.borrow();
-            run(&pots, &charge, PotStep::GiveBack { idle: IDLE }).await;
+            run(&pots, &charge, PotStep::GiveBack { idle: *idle }).await;
         });
         futures_util::future::join_all(given_back).await;
     }
@@ -202,6 +198,7 @@ async fn sweep(pots: Arc<Pots>, running: Running) {
     }
 }
 
+const SWEEP_INTERVAL: Duration = Duration::from_millis(100);
 /// How long the next report waits after one that failed.
 const RETRY: Duration = Duration::from_millis(100);
 const RETRY_CUT_OFF: Duration = Duration::from_millis(500);

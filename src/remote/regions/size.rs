@@ -11,12 +11,13 @@ use crate::{
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Demand {
     per_second: f64,
+    /// Whether there was no report for so long that the demand is not known.
+    is_new: bool,
     round_trip: Duration,
 }
 
 impl Demand {
     pub fn new(begun: &PotReply, round_trip: Duration) -> Self {
-        // Without a report for long, what was asked since is of a burst that has just begun.
         let since = match begun.since {
             Duration::ZERO => LONGEST_SINCE,
             since => since.clamp(SHORTEST_SINCE, LONGEST_SINCE),
@@ -25,13 +26,23 @@ impl Demand {
         let asked = begun.asked as f64;
         Self {
             per_second: asked / since.as_secs_f64(),
+            is_new: begun.since.is_zero() || begun.since > LONGEST_SINCE,
             round_trip,
         }
     }
 
     /// Returns the report for the home. `first_share` is this region's part of all requests while it is not known.
-    pub fn report(&self, begun: &PotReply, first_share: u16, gives_back: bool) -> LeaseReport {
-        let aim = if self.per_second >= LEAST_RATE {
+    pub fn report(
+        &self,
+        begun: &PotReply,
+        bucket: &TokenBucket,
+        first_share: u16,
+        gives_back: bool,
+    ) -> LeaseReport {
+        let aim = if self.is_new {
+            // It goes back soon if nobody asks for it.
+            bucket.capacity() / PART_AT_FIRST
+        } else if self.per_second >= LEAST_RATE {
             self.units_in(SECONDS_HELD + ROUND_TRIPS_HELD * self.round_trip.as_secs_f64())
         } else {
             0
@@ -41,12 +52,12 @@ impl Demand {
             kept: saturated(begun.left),
             lease: begun.lease,
             asked: saturated(begun.asked),
-            want: saturated(aim.saturating_sub(begun.left)),
+            want: saturated((aim + begun.missed).saturating_sub(begun.left)),
             need: saturated(begun.missed),
-            share: if begun.share > 0 {
-                begun.share
+            share: if self.is_new {
+                begun.share.max(first_share)
             } else {
-                first_share
+                begun.share
             },
             taken_back: saturated(begun.taken_back),
             purpose: if gives_back {
@@ -57,6 +68,12 @@ impl Demand {
         }
     }
 
+    /// Returns the time without a request after which units are given back.
+    pub fn idle(&self) -> Duration {
+        let requests = Duration::from_secs_f64(2.0 / self.per_second.max(2.0));
+        requests.max(SHORTEST_IDLE)
+    }
+
     /// Returns what the reply changes in the region.
     pub fn update(
         &self,
@@ -65,15 +82,28 @@ impl Demand {
         bucket: &TokenBucket,
         paid: u64,
     ) -> PotUpdate {
+        // Until two units are back; if the debt alone denies a request, not before that is over.
+        let interval = Duration::from_micros(bucket.micros_up(2));
+        let denied_for = reply.denied_for(bucket, 1).min(LONGEST_DENIAL);
         let wait = if reply.granted > 0 || report.want.max(report.need) == 0 {
             Duration::ZERO
         } else {
-            // Until two units are back; if the debt alone denies a request, not before that is over.
-            let interval = Duration::from_micros(bucket.micros_up(2));
-            let denied_for = reply.denied_for(bucket, 1).min(LONGEST_DENIAL);
             interval.clamp(SHORTEST_WAIT, LONGEST_WAIT).max(denied_for)
         };
-        let low = self.units_in(ROUND_TRIPS_AHEAD * self.round_trip.as_secs_f64());
+        // Until the next report has come back.
+        let dry = if reply.granted < report.need.into() {
+            wait.max(2 * self.round_trip)
+                .max(interval)
+                .min(LONGEST_DENIAL)
+        } else {
+            Duration::ZERO
+        };
+        let most_low = (reply.granted + begun.left) * 3 / 4;
+        let low = if self.is_new {
+            most_low
+        } else {
+            self.units_in(ROUND_TRIPS_AHEAD * self.round_trip.as_secs_f64())
+        };
         let ahead = reply.tat.saturating_sub(reply.decided_at.as_micros());
         PotUpdate {
             is_late: reply.is_late,
@@ -86,8 +116,13 @@ impl Demand {
             lease: reply.lease,
             tat: begun.at.as_micros() + ahead,
             elsewhere: reply.leased_elsewhere,
-            low: low.min((reply.granted + begun.left) / 2),
-            share: share(begun, report.share, reply.asked),
+            low: low.min(most_low),
+            dry,
+            share: if self.is_new {
+                report.share
+            } else {
+                share(begun, report.share, reply.asked)
+            },
             asked: reply.asked,
             told: if reply.is_late { 0 } else { begun.taken_back },
             refunded: reply.refunded,
@@ -109,7 +144,7 @@ impl Demand {
 /// Returns this region's part of all requests, in 1/1024: half of it as it was, half as it is since the last report.
 fn share(begun: &PotReply, before: u16, asked: u32) -> u16 {
     let all = u64::from(asked.wrapping_sub(begun.all_asked));
-    if begun.since.is_zero() || all == 0 || begun.asked > all {
+    if all == 0 || begun.asked > all {
         return before;
     }
     let now = begun.asked * 1_024 / all;
@@ -125,12 +160,14 @@ fn saturated(units: u64) -> u32 {
 const SHORTEST_SINCE: Duration = Duration::from_millis(20);
 const LONGEST_SINCE: Duration = Duration::from_secs(1);
 /// Units a second from which on units are leased in advance.
-const LEAST_RATE: f64 = 4.0;
+const LEAST_RATE: f64 = 1.0;
 /// The demand that a pot covers: this many seconds, and this many round trips to the home.
 const SECONDS_HELD: f64 = 0.2;
 const ROUND_TRIPS_HELD: f64 = 4.0;
+/// The part of the capacity that is asked for with the first request.
+const PART_AT_FIRST: u64 = 8;
 /// Units are asked for when those that are left last for this many round trips.
-const ROUND_TRIPS_AHEAD: f64 = 2.5;
+const ROUND_TRIPS_AHEAD: f64 = 2.0;
 /// By how much earlier than at the home the units end here: clocks may run apart by 500 ppm, so by 1 ms in 2 s.
 const GUARD: Duration = Duration::from_millis(3);
 /// The wait after a report that got no units.
@@ -138,5 +175,7 @@ const SHORTEST_WAIT: Duration = Duration::from_millis(2);
 const LONGEST_WAIT: Duration = Duration::from_millis(100);
 /// A reset or refund elsewhere is noticed after this time.
 const LONGEST_DENIAL: Duration = Duration::from_secs(2);
+/// The time without a request after which units are given back, if the rate was high.
+const SHORTEST_IDLE: Duration = Duration::from_millis(300);
 /// How long it is known, after a span, what was admitted without the home.
 const OWED_LONGER: Duration = Duration::from_secs(60);

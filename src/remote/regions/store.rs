@@ -139,9 +139,13 @@ async fn decide_away(
 ) -> Result<Decision, Error> {
     let began_at = now();
     let mut decision = decided.await?;
+    let first = decision.clone();
     loop {
         start_reports(pots, &charges, &decision);
         if decision.is_allowed() || !is_worth_waiting(&charges, &decision) {
+            return Ok(decision);
+        }
+        if is_answered(pots, &charges, (&first, &decision), began_at) {
             return Ok(decision);
         }
         let left = (began_at + pots.wait).since(now());
@@ -150,7 +154,9 @@ async fn decide_away(
             let (policy, key) = (borrowed.policy(), borrowed.key());
             if let Site::Away(mut away) = pots.site_of(policy, key) {
                 away.is_again = true;
-                if left.is_zero() {
+                let home = pots.home_of(key);
+                let is_reached = home.is_some_and(|home| home.has_replied_since(began_at));
+                if left.is_zero() && !is_reached {
                     away.share = pots.share_of(policy);
                 }
                 *charge = borrowed.at(Site::Away(away)).to_owned();
@@ -185,6 +191,23 @@ fn is_worth_waiting(charges: &[OwnedCharge], decision: &Decision) -> bool {
         .iter()
         .filter(|state| state.enforced_outcome() == Outcome::Limited);
     denials.count() == missing.filter(|(charge, _)| !charge.is_shadow()).count()
+}
+
+/// Returns whether the homes have replied to the reports that asked for the units of a request, which others have got then.
+fn is_answered(
+    pots: &Pots,
+    charges: &[OwnedCharge],
+    (first, last): (&Decision, &Decision),
+    began_at: Timestamp,
+) -> bool {
+    let notes = notes(charges, first).zip(notes(charges, last));
+    let mut missing = notes.filter(|(_, (_, last))| last.is_missing());
+    missing.all(|((charge, first), (_, last))| {
+        let reports = last.reports_since(first);
+        let home = pots.home_of(charge.key());
+        (reports >= 2 || reports == 1 && !last.is_under_way())
+            && home.is_some_and(|home| home.has_replied_since(began_at))
+    })
 }
 
 /// Returns what the server has replied besides, for each charge that is away from its home.

@@ -33,10 +33,15 @@ impl RegionTrial {
 
     /// Returns the report that the region's server has begun, by the integers of its reply; `None` if it has not.
     #[must_use]
-    pub fn begin(at: Timestamp, numbers: [u64; 13], gives_back: bool) -> Option<Self> {
+    pub fn begin(
+        bucket: &TokenBucket,
+        at: Timestamp,
+        numbers: [u64; 13],
+        gives_back: bool,
+    ) -> Option<Self> {
         let begun = PotReply::of(at, numbers).expect("a reply of the script");
         let demand = Demand::new(&begun, Duration::from_millis(100));
-        let report = demand.report(&begun, 512, gives_back);
+        let report = demand.report(&begun, bucket, 512, gives_back);
         begun.has_begun.then_some(Self {
             begun,
             demand,
