@@ -13,7 +13,8 @@
 --          units      number of units that come back in each `micros`
 --          micros     us
 --        A refund and a merge take BUCKET at every rate: the increment is the us that the units moved the TAT.
--- Reply  the TAT in us; then the key's total of refunds in us if it is not 0
+-- Reply  the TAT in us; then, if it is not 0, the key's total of refunds in us, or for a denied charge the us of leased
+--        units in its TAT
 -- State  11 bytes; 18 once a charge was refunded; then 14 for each span of free turns of a queue, at most 32, or 22
 --        while units are leased (lua/lease.lua):
 --
@@ -219,9 +220,11 @@ elseif is_ours then
 end
 
 if is_ours and (refunded > 0 or free_turns ~= '' or leases) then
-  local total = ''
-  if refunded > 0 then
-    number_count, refunded_flag, old2, new2, total = 2, 2, refunded, refunded, pack_bytes('>I7', refunded)
+  local total = refunded > 0 and pack_bytes('>I7', refunded) or ''
+  -- A denied charge is not refunded.
+  local second = has_room and refunded or leased_micros or 0
+  if second > 0 then
+    number_count, refunded_flag, old2, new2 = 2, 2, second, second
   end
   if value then
     -- The total lives as long as a charge that was made under an earlier total can be outstanding.

@@ -1,5 +1,8 @@
 //! The state of one policy after a decision: quota left, reset time and retry time.
 
+#[cfg(feature = "redis")]
+use std::time::Duration;
+
 use super::{
     policy_name::PolicyName,
     usage::{CountedBy, DeniedBy, Outcome, Retry, Usage},
@@ -24,9 +27,9 @@ pub struct PolicyState {
     /// Start time if admitted, retry time if denied. One field, so that a decision fits into 128 bytes and is copied
     /// inline.
     at: Timestamp,
-    /// The key's total of refunds before the charge. Of a banned key, which is charged nothing, the end of its ban in
-    /// microseconds.
-    refunded_or_ban: u64,
+    /// The key's total of refunds before the charge. What is denied is charged nothing: of a banned key it is the end of the ban in
+    /// microseconds, and of another one by how many microseconds leased units prolong the wait.
+    refunded_or_denied: u64,
 }
 
 /// A [`Retry`] without its time.
@@ -61,7 +64,7 @@ impl PolicyState {
             usage,
             wait,
             at,
-            refunded_or_ban: 0,
+            refunded_or_denied: 0,
         }
     }
 
@@ -80,7 +83,7 @@ impl PolicyState {
             usage: Usage::new(0, 0, NO_TIME),
             wait: Wait::Now,
             at: NO_TIME,
-            refunded_or_ban: 0,
+            refunded_or_denied: 0,
         }
     }
 
@@ -114,12 +117,25 @@ impl PolicyState {
 
     /// Sets the key's running total of refunds, which a later refund of this charge needs.
     ///
-    /// Default: 0. See [`RefundToken::refunded_before`](crate::algorithm::RefundToken::refunded_before).
+    /// Default: 0. Ignored for a denied charge. See [`RefundToken::refunded_before`](crate::algorithm::RefundToken::refunded_before).
     #[must_use]
     #[inline]
     pub(crate) fn with_refunded_before(mut self, total: u64) -> Self {
-        if self.cause != Some(DeniedBy::Ban) {
-            self.refunded_or_ban = total;
+        if self.outcome != Outcome::Limited {
+            self.refunded_or_denied = total;
+        }
+        self
+    }
+
+    /// Sets by how many microseconds units that instances have leased prolong the wait of a denial.
+    ///
+    /// Default: 0. Ignored for a charge that was not denied by its quota.
+    #[cfg(feature = "redis")]
+    #[must_use]
+    #[inline]
+    pub(crate) fn with_leased_wait(mut self, micros: u64) -> Self {
+        if self.denied_by() == Some(DeniedBy::Quota) {
+            self.refunded_or_denied = micros;
         }
         self
     }
@@ -151,7 +167,7 @@ impl PolicyState {
         let is_ban = |cause: Option<DeniedBy>| cause == Some(DeniedBy::Ban);
         let cause = self.cause.map(|_| denied_by);
         if is_ban(cause) != is_ban(self.cause) {
-            self.refunded_or_ban = 0;
+            self.refunded_or_denied = 0;
         }
         self.cause = cause;
         self
@@ -203,7 +219,7 @@ impl PolicyState {
         }
         self.outcome = Outcome::Limited;
         self.cause = Some(DeniedBy::Ban);
-        self.refunded_or_ban = until.as_micros();
+        self.refunded_or_denied = until.as_micros();
         self.usage.remaining = 0;
         self.usage.reset_at = self.usage.reset_at.max(until);
         self
@@ -240,8 +256,8 @@ impl PolicyState {
     /// [`retry`](Self::retry) is later if the quota of the policy is not back by then.
     #[must_use]
     pub fn banned_until(&self) -> Option<Timestamp> {
-        let is_banned = self.cause == Some(DeniedBy::Ban) && self.refunded_or_ban > 0;
-        is_banned.then(|| Timestamp::from_micros(self.refunded_or_ban))
+        let is_banned = self.cause == Some(DeniedBy::Ban) && self.refunded_or_denied > 0;
+        is_banned.then(|| Timestamp::from_micros(self.refunded_or_denied))
     }
 
     /// Returns whether the policy was only counted. If its outcome is not [`Outcome::Allowed`], it would have denied the
@@ -291,9 +307,30 @@ impl PolicyState {
     /// 0 if the store does not keep one.
     #[must_use]
     pub(crate) fn refunded_before(&self) -> u64 {
+        match self.outcome {
+            Outcome::Limited => 0,
+            Outcome::Allowed | Outcome::Unavailable => self.refunded_or_denied,
+        }
+    }
+
+    /// Returns the number that the store has put in place of the total of refunds, or of the wait for leased units; 0 of a ban.
+    #[cfg(feature = "redis")]
+    pub(crate) fn store_note(&self) -> u64 {
         match self.cause {
             Some(DeniedBy::Ban) => 0,
-            _ => self.refunded_or_ban,
+            _ => self.refunded_or_denied,
+        }
+    }
+
+    /// Returns for how long a denial by the quota holds at least, whatever becomes of the units that instances have leased.
+    #[cfg(feature = "redis")]
+    pub(crate) fn certain_wait(&self, decided_at: Timestamp) -> Duration {
+        match self.retry() {
+            Retry::At(at) if self.denied_by() == Some(DeniedBy::Quota) => {
+                let leased = Duration::from_micros(self.refunded_or_denied);
+                at.since(decided_at).saturating_sub(leased)
+            }
+            Retry::At(_) | Retry::Never | Retry::Now => Duration::ZERO,
         }
     }
 

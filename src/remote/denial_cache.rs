@@ -10,7 +10,8 @@
 //!
 //! A denial has the time from which a request of its cost can succeed, if nothing more is charged. Whatever others charge only
 //! moves that time away. So a request of the same cost or more is denied until then, by any instance: a bucket's TAT and the counts
-//! of the present windows only rise, and the wait includes the fall of the window before. That holds for policies
+//! of the present windows only rise, and the wait includes the fall of the window before. Units that instances have leased may come
+//! back, so they are left out of a bucket's wait. That holds for policies
 //! that are counted by units and that a denied request leaves alone: not for concurrency, queues, counted denials and penalties.
 //! A request with a shadow charge or a peek asks Redis too, since it is to learn their state.
 //!
@@ -189,7 +190,11 @@ impl DenialCache {
             return;
         };
         let wait = retry_at.since(decided_at);
-        let mut kept_for = wait.saturating_sub(wait / 1_000 + MARGIN).min(LONGEST);
+        // The leased units in the wait may come back.
+        let certain = state.certain_wait(decided_at);
+        let mut kept_for = certain
+            .saturating_sub(certain / 1_000 + MARGIN)
+            .min(LONGEST);
         if self.has_refunded.load(Ordering::Relaxed) && self.is_refunded(charge.policy()) {
             kept_for = kept_for.min(LONGEST_IF_REFUNDED);
         }

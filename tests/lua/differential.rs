@@ -654,10 +654,9 @@ impl Twin {
                 let ((counter, counts_denied, penalty), cost) =
                     (&plans[charge.policy], charge.cost);
                 let place = (charge.policy, charge.key);
-                let refunded = self
-                    .refunded
-                    .get(&place)
-                    .map_or(0, |refunded| refunded.total);
+                // A denied charge is not refunded, so its reply has no total.
+                let refunded = self.refunded.get(&place).filter(|_| fits);
+                let refunded = refunded.map_or(0, |refunded| refunded.total);
                 let has_room = fits && banned_until == 0;
                 let state = self.states.get_mut(&place).expect("made above");
                 let mut result = if let (Counter::Concurrency(slots), State::Concurrency(held)) =

@@ -242,6 +242,25 @@ async fn drained_units_are_those_of_others() {
     assert!(!check(&one, &[charge]).await.is_allowed());
 }
 
+// Regression: the denial of a strict instance was kept for 2 s, although it was due to units that others had leased.
+#[tokio::test]
+async fn strict_instance_gets_units_that_others_give_back_at_once() {
+    let server = Server::start();
+    let [one, other] = [(); 2].map(|()| limiter(&server.url()));
+    let policy = leased("mixed");
+    let strict = policy.clone().consistency(Consistency::Strict);
+    let (charge, strict) = (policy.charge(Key::new(ADA)), strict.charge(Key::new(ADA)));
+    let mut spent = until_leased(&one, charge).await;
+    assert!(check(&other, &[strict.cost(700)]).await.is_allowed());
+    spent += 700 + take_the_rest(&other, strict).await;
+    assert!(spent < 1_000, "nothing is leased");
+    one.drain().await.expect("drained");
+    assert_eq!(spent + take_the_rest(&other, strict).await, 1_000);
+    // The debt alone denies now.
+    let denial = check(&other, &[strict]).await;
+    assert_eq!(denial.counted_by(), CountedBy::DenialCache);
+}
+
 #[tokio::test]
 async fn units_of_an_idle_key_go_back() {
     let server = Server::start();

@@ -366,8 +366,10 @@ pub(super) struct ChargeReply {
     pub has_room: bool,
     /// The integers that describe the state. The first ones are set, by [`reply_len`].
     pub numbers: [u64; 3],
-    /// By how many microseconds refunds have moved the TAT of the key's bucket so far.
+    /// By how many microseconds refunds have moved the TAT of the key's bucket so far; 0 for a denied charge.
     pub refunded: u64,
+    /// Microseconds of leased units in the TAT of a denied charge.
+    pub leased: u64,
     /// When the ban of the key ends in microseconds; 0 without one.
     pub banned_until: u64,
 }
@@ -444,13 +446,16 @@ pub(super) fn decode(
         Counter::Concurrency(slots) => usage_and_retry(slots, &slots.state(first), charge, now),
     };
     let own = if reply.has_room { Retry::Now } else { retry };
+    let (refunded, leased) = if charge.is_away() {
+        let note = PotNote::of(second, third).0;
+        (note, note)
+    } else {
+        (reply.refunded, reply.leased)
+    };
     let mut state = PolicyState::counted(*charge.policy().name(), usage, own)
         .with_start(starts_at)
-        .with_refunded_before(if charge.is_away() {
-            PotNote::of(second, third).0
-        } else {
-            reply.refunded
-        })
+        .with_refunded_before(refunded)
+        .with_leased_wait(leased)
         .with_shadow(charge.is_shadow());
     let counts = !is_made && charge.policy().counts_denied() && !charge.is_shadow();
     if counts && !state.has_room_for(charge.units()) {

@@ -274,18 +274,21 @@ impl Integers<'_> {
     /// Returns the next charge: its flags, `len` integers, and one more if the flags require it.
     fn charge(&mut self, len: usize) -> Result<ChargeReply, Error> {
         let flags = self.next()?;
-        if flags > ROOM + REFUNDED {
+        if flags > ROOM + MORE {
             return Err(malformed());
         }
         let mut numbers = [0; 3];
         for number in &mut numbers[..len] {
             *number = self.next()?;
         }
-        let refunded = if flags < REFUNDED { 0 } else { self.next()? };
+        let has_room = flags & ROOM > 0;
+        let more = if flags < MORE { 0 } else { self.next()? };
+        let [refunded, leased] = if has_room { [more, 0] } else { [0, more] };
         Ok(ChargeReply {
-            has_room: flags & ROOM > 0,
+            has_room,
             numbers,
             refunded,
+            leased,
             banned_until: 0,
         })
     }
@@ -301,8 +304,9 @@ pub(in crate::remote) fn malformed() -> Error {
 
 /// Flag of a charge: it fits on its own.
 const ROOM: u64 = 1;
-/// Flag of a charge: one more integer follows, the refunds of the key so far: microseconds of its bucket.
-const REFUNDED: u64 = 2;
+/// Flag of a charge: one more integer follows, microseconds of its bucket. They are the refunds of the key so far, or of a denied
+/// charge the leased units in its TAT.
+const MORE: u64 = 2;
 
 /// Outcome of a request: at least one charge that can deny did not fit, and nothing was charged but candidates.
 const DENIED: u64 = 0;

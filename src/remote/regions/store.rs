@@ -219,7 +219,7 @@ fn notes<'a>(
     let states = charges.iter().zip(decision.states());
     states.filter_map(move |(charge, state)| {
         let charge = charge.borrow();
-        let note = PotNote(state.refunded_before());
+        let note = PotNote(state.store_note());
         (is_shared && charge.is_away()).then_some((charge, note))
     })
 }
