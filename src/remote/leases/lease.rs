@@ -58,8 +58,8 @@ pub(super) struct Lease {
     last_grant: u64,
     /// No units are asked for before, since there were none.
     waits_until: Timestamp,
-    /// Whether the last report failed, or left requests without an answer. Nobody waits for the next one.
-    is_wait_in_vain: bool,
+    /// Nobody waits for a report until then: the last one failed, or left requests without an answer.
+    no_waits_until: Timestamp,
     round_trip: Duration,
     last_request_at: Timestamp,
     demand: Demand,
@@ -227,7 +227,7 @@ impl Lease {
         longest: Duration,
         now: Timestamp,
     ) -> bool {
-        if self.known.is_none() || self.is_wait_in_vain || self.is_orphaned {
+        if self.known.is_none() || now < self.no_waits_until || self.is_orphaned {
             return false;
         }
         // A request for many units would lease them while it waits, and be denied because of them.
@@ -239,9 +239,9 @@ impl Lease {
         requests * self.round_trip.as_secs_f64() >= LEAST_TOGETHER
     }
 
-    /// Notes that waiting for a report was in vain: nobody does until another one has succeeded.
-    pub fn note_vain_wait(&mut self) {
-        self.is_wait_in_vain = true;
+    /// Notes that waiting for a report was in vain: nobody does for a while, or until another one has succeeded.
+    pub fn note_vain_wait(&mut self, now: Timestamp) {
+        self.no_waits_until = now + LONGEST_WAIT;
     }
 
     /// Begins a report to Redis. `needed` units are waited for, and `instances` is the number of those that may ask for units.
@@ -299,7 +299,7 @@ impl Lease {
         now: Timestamp,
     ) -> Option<u64> {
         let report = self.report.take()?;
-        self.is_wait_in_vain = false;
+        self.no_waits_until = Timestamp::default();
         if reply.is_late {
             self.taken_back += report.taken_back;
             self.void();
@@ -362,7 +362,7 @@ impl Lease {
     }
 
     fn note_failure(&mut self, now: Timestamp) {
-        self.is_wait_in_vain = true;
+        self.note_vain_wait(now);
         self.waits_until = now + LONGEST_WAIT;
     }
 

@@ -227,8 +227,10 @@ impl Leases {
     }
 
     /// Notes that a request has waited for a report of its key for too long.
-    pub fn note_vain_wait(&self, charge: &Charge<'_>) {
-        self.with(LeaseKey::of(charge), |leased| leased.lease.note_vain_wait());
+    pub fn note_vain_wait(&self, charge: &Charge<'_>, now: Timestamp) {
+        self.with(LeaseKey::of(charge), |leased| {
+            leased.lease.note_vain_wait(now);
+        });
     }
 
     /// Makes all units void: Redis may have lost what it knew of them.

@@ -144,7 +144,8 @@ impl Waiting {
         let time = self.time.restarted();
         let answer = time.limit(self.answer).await;
         if answer.is_none() {
-            self.cluster.leases().note_vain_wait(&charge);
+            let now = Clock::system().now();
+            self.cluster.leases().note_vain_wait(&charge, now);
         }
         match answer {
             Some(Ok(Answer::Taken(taken))) => {

@@ -80,7 +80,7 @@ impl Waiters {
                 continue;
             } else if fits(bucket, for_charges, decided_at, waiter.units) {
                 // As many units are leased as may be, but there are enough for a charge.
-                lease.note_vain_wait();
+                lease.note_vain_wait(now);
                 Answer::Unknown
             } else {
                 Answer::Denied { decided_at, tat }
@@ -255,10 +255,11 @@ mod tests {
     #[test]
     fn requests_wait_if_several_come_in_a_round_trip_and_the_wait_is_not_too_long_or_in_vain() {
         let mut trial = Trial::new();
-        let is_worth = |trial: &Trial, units, longest| {
+        let is_worth_at = |trial: &Trial, units, longest, now| {
             let lease = &trial.lease;
-            lease.is_worth_waiting(units, &trial.bucket, longest, NOW)
+            lease.is_worth_waiting(units, &trial.bucket, longest, now)
         };
+        let is_worth = |trial: &Trial, units, longest| is_worth_at(trial, units, longest, NOW);
         let longest = 2 * ROUND_TRIP;
         trial.lease.note_request(10_000, NOW);
         assert!(!is_worth(&trial, 1, longest), "nothing is known of Redis");
@@ -267,8 +268,12 @@ mod tests {
         assert!(!is_worth(&trial, 1, longest - Duration::from_micros(1)));
         assert!(is_worth(&trial, 6, longest));
         assert!(!is_worth(&trial, 7, longest), "more than a sixteenth");
-        trial.lease.note_vain_wait();
+        trial.lease.note_vain_wait(NOW);
         assert!(!is_worth(&trial, 1, longest));
+        // Regression: without another report, nobody waited ever again.
+        let later = |millis| NOW + Duration::from_millis(millis);
+        assert!(!is_worth_at(&trial, 1, longest, later(99)));
+        assert!(is_worth_at(&trial, 1, longest, later(100)));
         trial.report((0, 100), |_| ());
         assert!(is_worth(&trial, 1, longest));
 
