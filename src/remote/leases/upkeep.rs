@@ -70,6 +70,7 @@ pub(in crate::remote) fn decide(
                 Attempt::Waits(answer) => Waits(Box::new(Waiting {
                     cluster: Arc::clone(cluster),
                     charge: charge.to_owned(),
+                    node,
                     answer,
                     time: TimeLeft::of_request(Some(leases.longest_wait)),
                 })),
@@ -129,6 +130,8 @@ fn decide_several(
 pub(in crate::remote) struct Waiting {
     cluster: Arc<Cluster>,
     charge: OwnedCharge,
+    /// The node of its key.
+    node: Option<Node>,
     answer: Receiver<Answer>,
     time: TimeLeft,
 }
@@ -156,7 +159,7 @@ impl Waiting {
             Some(Ok(Answer::Denied { decided_at, tat })) => {
                 let state = table::state_at(&charge, decided_at, tat);
                 let denial = Decision::of_one(CountedBy::Shared, decided_at, state);
-                Ok(match self.cluster.node_for(charge.key()).guard() {
+                Ok(match self.node.as_ref().and_then(Node::guard) {
                     Some(guard) => denial.timed_by(&guard.server_clock),
                     None => denial,
                 })
