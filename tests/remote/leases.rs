@@ -262,25 +262,6 @@ async fn strict_instance_gets_units_that_others_give_back_at_once() {
 }
 
 #[tokio::test]
-async fn units_of_an_idle_key_go_back() {
-    let server = Server::start();
-    let [one, other] = [(); 2].map(|()| limiter(&server.url()));
-    let policy = leased("idle");
-    let charge = policy.charge(Key::new(ADA));
-    let mut spent = until_leased(&one, charge).await;
-    let started = Instant::now();
-    // They go back in a second, and count as spent after two.
-    loop {
-        spent += take_the_rest(&other, charge).await;
-        if spent == 1_000 {
-            break;
-        }
-        assert!(started.elapsed() < Duration::from_millis(1_900), "{spent}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-}
-
-#[tokio::test]
 async fn denied_group_gives_leased_units_back() {
     let server = Server::start();
     let one = limiter(&server.url());

@@ -433,3 +433,168 @@ fn keep_denial(
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 /// How often idle keys are looked for.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(100);
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use futures_util::FutureExt;
+
+    use crate::{
+        algorithm::Quota,
+        diagnosis::SilencedCodes,
+        key::Key,
+        policy::{Consistency, Policy},
+        remote::{
+            client::Client,
+            connection::{Address, Endpoint, Lane, ServerCheck},
+            protocol::{Keyspace, LeaseId},
+        },
+        store::waited,
+    };
+
+    use super::*;
+
+    /// An instance without a server, and a key of 100 units that it is asked for.
+    struct World {
+        cluster: Arc<Cluster>,
+        policy: Policy,
+        now: Timestamp,
+    }
+
+    impl World {
+        /// Returns an instance to which a report was replied now, with this many units.
+        fn leased(granted: u64) -> Self {
+            let keyspace = Keyspace::new("tollgate").expect("a prefix");
+            let check = ServerCheck::new(SilencedCodes::default());
+            let endpoint = Endpoint::Server(Address::Unix(PathBuf::new()), Arc::default());
+            let lanes = Box::new([Lane::new(endpoint, DEADLINE)]);
+            let client = Client::new(None, lanes, keyspace, DEADLINE, None, check, true);
+            let policy = Policy::new("api", Quota::per_hour(100).burst(100));
+            let world = Self {
+                cluster: Cluster::new(client, Box::new(|_| None), None),
+                policy: policy.consistency(Consistency::Leased),
+                now: Clock::system().now(),
+            };
+            world.ask_often(world.now - ROUND_TRIP);
+            let report = world.begin_report(world.now - ROUND_TRIP);
+            let (key, ..) = report.expect("units are missing");
+            let second = world.now.as_micros() / 1_000_000;
+            let reply = LeaseReply {
+                decided_at: Timestamp::from_micros(second * 1_000_000),
+                tat: world.now.as_micros() + 3_600_000_000,
+                granted,
+                is_late: false,
+                leased_elsewhere: 0,
+                lease: LeaseId {
+                    turn: second.try_into().expect("a turn"),
+                    born: 0,
+                },
+                asked: 0,
+                refunded: 0,
+            };
+            world.leases().end_report(key, &reply, world.now);
+            world
+        }
+
+        fn leases(&self) -> &Leases {
+            self.cluster.leases()
+        }
+
+        fn charge(&self) -> Charge<'_> {
+            self.policy.charge(Key::new("ada"))
+        }
+
+        fn take(&self, now: Timestamp) -> Attempt {
+            self.leases().take(&self.charge(), now, || true)
+        }
+
+        /// Asks for more units than one in a round trip, of which there are none.
+        fn ask_often(&self, now: Timestamp) {
+            for _ in 0..200 {
+                self.leases().take(&self.charge().cost(6), now, || false);
+            }
+        }
+
+        fn begin_report(&self, now: Timestamp) -> Option<(LeaseKey, OwnedCharge, LeaseReport)> {
+            let key = LeaseKey::of(&self.charge());
+            let (charge, report) = self.leases().begin_report(key, 1, now)?;
+            Some((key, charge, report))
+        }
+
+        /// Returns a decision that waits, of a request that has waited for this long before.
+        fn waiting(&self, waited: Duration) -> Waiting {
+            let Attempt::Waits(answer) = self.take(self.now) else {
+                panic!("it must wait")
+            };
+            waited::after(waited, || Waiting {
+                cluster: Arc::clone(&self.cluster),
+                charge: self.charge().to_owned(),
+                node: None,
+                answer,
+                time: TimeLeft::of_request(Some(self.leases().longest_wait)),
+            })
+        }
+    }
+
+    #[test]
+    fn request_waits_for_a_quarter_of_its_deadline_at_most() {
+        let world = World::leased(0);
+        let longest = DEADLINE / 4;
+        // Two round trips must be left.
+        for (left, waits) in [(2 * ROUND_TRIP, true), (ROUND_TRIP, false)] {
+            let attempt = waited::after(longest - left, || world.take(world.now));
+            assert_eq!(matches!(attempt, Attempt::Waits(_)), waits, "{left:?}");
+        }
+        let early = world.waiting(longest - DEADLINE / 8);
+        let late = world.waiting(longest);
+        assert!(early.end().now_or_never().is_none());
+        let ended = late.end().now_or_never().expect("its time is over");
+        assert!(ended.is_err(), "Redis is asked");
+        let next = world.take(world.now);
+        assert!(matches!(next, Attempt::Missing), "it would wait in vain");
+    }
+
+    #[test]
+    fn report_that_is_dropped_before_it_is_polled_has_failed() {
+        let world = World::leased(0);
+        let Attempt::Waits(mut answer) = world.take(world.now) else {
+            panic!("it must wait")
+        };
+        let (key, charge, report) = world.begin_report(world.now).expect("a request waits");
+        assert!(world.begin_report(world.now).is_none(), "one is under way");
+        drop(send(&world.cluster, key, charge, report));
+        assert!(matches!(answer.try_recv(), Ok(Answer::Unknown)));
+        let later = Clock::system().now() + Duration::from_millis(100);
+        world.ask_often(later);
+        assert!(matches!(world.take(later), Attempt::Waits(_)));
+        assert!(world.begin_report(later).is_some(), "the key is not stuck");
+    }
+
+    #[test]
+    fn units_of_an_idle_key_go_back() {
+        let world = World::leased(20);
+        assert!(matches!(world.take(world.now), Attempt::Taken(_)));
+        let after = |millis| world.now + Duration::from_millis(millis);
+        assert!(world.leases().give_back(false, after(99)).is_empty());
+        let reports = world.leases().give_back(false, after(101));
+        let [(_, _, report)] = reports.as_slice() else {
+            panic!("one key: {reports:?}")
+        };
+        assert_eq!((report.spent, report.kept), (1, 19));
+        assert_eq!(report.purpose, Purpose::GiveBack);
+    }
+
+    #[test]
+    fn first_leased_key_starts_the_task_that_gives_units_back() {
+        let world = World::leased(20);
+        assert!(!world.leases().sweep.is_running());
+        let charges = [world.charge()];
+        let decided = decide(&world.cluster, &charges, |_| unreachable!("it has units"));
+        assert!(matches!(decided, LeasedDecision::Decided(_)));
+        assert!(world.leases().sweep.is_running());
+    }
+
+    const DEADLINE: Duration = Duration::from_secs(3_600);
+    const ROUND_TRIP: Duration = Duration::from_millis(10);
+}
