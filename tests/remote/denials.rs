@@ -37,6 +37,13 @@ async fn instances<const N: usize>(server: &Server) -> (Clock, [RateLimiter; N])
     (clock, instances)
 }
 
+/// Returns an instance that keeps denials, on a server of its own.
+async fn instance() -> (Server, Clock, RateLimiter) {
+    let server = Server::start();
+    let (clock, [one]) = instances(&server).await;
+    (server, clock, one)
+}
+
 /// Resets a key on the first instance, and returns how the other one, which keeps its denial, then decides at once and 2 s later.
 async fn after_a_reset(server: &Server) -> [bool; 3] {
     let (clock, [one, other]) = instances(server).await;
@@ -74,14 +81,19 @@ async fn use_up(limiter: &RateLimiter, charge: Charge<'_>) {
     assert_eq!(denied_by(limiter, charge).await, CountedBy::Shared);
 }
 
+/// Has the instance keep a denial by Redis.
+async fn keep_denial(limiter: &RateLimiter, charge: Charge<'_>) {
+    use_up(limiter, charge).await;
+    assert_eq!(denied_by(limiter, charge).await, CountedBy::DenialCache);
+}
+
 fn daily(name: &str) -> Policy {
     Policy::new(name, Quota::per_day(10))
 }
 
 #[tokio::test]
 async fn flood_on_a_denied_key_asks_redis_once() {
-    let server = Server::start();
-    let (_clock, [one]) = instances(&server).await;
+    let (server, _clock, one) = instance().await;
     for policy in rate_policies(10) {
         if policy.name().as_str() == "leaky-queue" {
             continue;
@@ -102,8 +114,7 @@ async fn flood_on_a_denied_key_asks_redis_once() {
 
 #[tokio::test]
 async fn denial_here_has_the_numbers_of_the_one_by_redis() {
-    let server = Server::start();
-    let (clock, [one]) = instances(&server).await;
+    let (server, clock, one) = instance().await;
     let strict = RedisStore::builder(server.url()).client_time(clock);
     let strict = limiter(strict.denial_cache(false));
     for policy in rate_policies(10) {
@@ -142,8 +153,7 @@ async fn reset_ends_denials_at_once_here_and_after_two_seconds_on_other_instance
 
 #[tokio::test]
 async fn refund_ends_the_denials_of_its_key_at_once() {
-    let server = Server::start();
-    let (_clock, [one]) = instances(&server).await;
+    let (_server, _clock, one) = instance().await;
     let policy = daily("settled");
     let charge = policy.charge(Key::new(ADA)).cost(10);
     for _ in 0..3 {
@@ -157,8 +167,7 @@ async fn refund_ends_the_denials_of_its_key_at_once() {
 
 #[tokio::test]
 async fn group_is_denied_by_one_of_its_charges_and_the_others_keep_their_quota() {
-    let server = Server::start();
-    let (_clock, [one]) = instances(&server).await;
+    let (_server, _clock, one) = instance().await;
     let (hourly, day) = (Policy::new("hourly", Quota::per_hour(2)), daily("day"));
     let [hourly_charge, day_charge] = [&hourly, &day].map(|policy| policy.charge(Key::new(ADA)));
     use_up(&one, hourly_charge).await;
@@ -177,8 +186,7 @@ async fn group_is_denied_by_one_of_its_charges_and_the_others_keep_their_quota()
 
 #[tokio::test]
 async fn denials_that_change_something_and_requests_that_want_a_state_ask_redis() {
-    let server = Server::start();
-    let (_clock, [one]) = instances(&server).await;
+    let (_server, _clock, one) = instance().await;
     let key = Key::new(ADA);
     let queue = Algorithm::LeakyQueue(QueueLimits::new(9, Duration::MAX));
     let penalty = Penalty::after(5, Duration::from_secs(60));
@@ -222,12 +230,10 @@ async fn store_without_the_cache_asks_redis_each_time() {
 
 #[tokio::test]
 async fn outage_goes_before_the_denials_that_are_kept() {
-    let mut server = Server::start();
-    let (_clock, [one]) = instances(&server).await;
+    let (mut server, _clock, one) = instance().await;
     let policy = daily("open").on_outage(OnOutage::Allow);
     let charge = policy.charge(Key::new(ADA));
-    use_up(&one, charge).await;
-    assert_eq!(denied_by(&one, charge).await, CountedBy::DenialCache);
+    keep_denial(&one, charge).await;
     server.kill();
     until_degraded(std::slice::from_ref(&one)).await;
     assert!(check(&one, &[charge]).await.is_allowed());
@@ -235,13 +241,11 @@ async fn outage_goes_before_the_denials_that_are_kept() {
 
 #[tokio::test]
 async fn restart_of_the_server_ends_the_denials_that_it_made() {
-    let mut server = Server::start();
-    let (_clock, [one]) = instances(&server).await;
+    let (mut server, _clock, one) = instance().await;
     // Its states are not restored.
     let policy = daily("lost").on_outage(OnOutage::Deny);
     let charge = policy.charge(Key::new(ADA));
-    use_up(&one, charge).await;
-    assert_eq!(denied_by(&one, charge).await, CountedBy::DenialCache);
+    keep_denial(&one, charge).await;
     server.restart();
     until_shared(&one).await;
     assert!(check(&one, &[charge]).await.is_allowed());
@@ -392,12 +396,7 @@ fn requests_are_admitted_as_without_the_cache() {
     let policy = daily("last");
     let charge = policy.charge(Key::new(ADA));
     twins.runtime.block_on(async {
-        use_up(&kept, charge).await;
-        assert_eq!(
-            denied_by(&kept, charge).await,
-            CountedBy::DenialCache,
-            "it was on"
-        );
+        keep_denial(&kept, charge).await;
     });
 }
 

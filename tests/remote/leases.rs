@@ -1,17 +1,26 @@
 //! Leased units: decisions without a round trip, within the limit whatever the instances do.
 
-use std::time::{Duration, Instant};
+use std::{
+    pin::pin,
+    sync::Arc,
+    task::{Context, Poll, Wake},
+    thread::{self, Thread},
+    time::{Duration, Instant},
+};
 
 use futures_util::future::join_all;
 use tollgate::{
-    Consistency, Decision, Key, OnOutage, Percent, Policy, Quota, RateLimiter,
+    Consistency, Decision, ErrorKind, Key, OnOutage, Percent, Policy, Quota, RateLimiter,
     charge::{Charge, Receipt},
     decision::CountedBy,
     remote::RedisStore,
     store::Store,
 };
 
-use crate::support::{Cluster, Mode, Proxy, Server};
+use crate::{
+    fleet::shares::{until_degraded, until_shared},
+    support::{Cluster, Mode, Proxy, Server},
+};
 
 const ADA: &str = "ada";
 
@@ -19,6 +28,13 @@ fn limiter(url: &str) -> RateLimiter {
     let store = RedisStore::builder(url).deadline(Duration::from_secs(5));
     let limiter = RateLimiter::builder().redis(store).build();
     limiter.expect("a usable limiter")
+}
+
+/// Returns instances on one server.
+fn fleet<const N: usize>() -> (Server, [RateLimiter; N]) {
+    let server = Server::start();
+    let instances = [(); N].map(|()| limiter(&server.url()));
+    (server, instances)
 }
 
 /// So little comes back in a test that it does not matter: a unit in 36 s.
@@ -67,8 +83,7 @@ fn calls(server: &Server) -> u64 {
 
 #[tokio::test]
 async fn busy_key_asks_redis_now_and_then() {
-    let server = Server::start();
-    let one = limiter(&server.url());
+    let (server, [one]) = fleet();
     let policy = Policy::new("busy", Quota::per_second(100_000)).consistency(Consistency::Leased);
     let charge = policy.charge(Key::new(ADA));
     until_leased(&one, charge).await;
@@ -89,8 +104,7 @@ async fn busy_key_asks_redis_now_and_then() {
 
 #[tokio::test]
 async fn instances_admit_no_more_than_the_limit_together() {
-    let server = Server::start();
-    let instances = [(); 4].map(|()| limiter(&server.url()));
+    let (_server, instances) = fleet::<4>();
     let policy = leased("together");
     let charge = policy.charge(Key::new(ADA));
     let floods = instances.iter().map(|limiter| async {
@@ -128,8 +142,7 @@ async fn flood_together(instances: &[RateLimiter], charge: Charge<'_>) -> usize 
 
 #[tokio::test]
 async fn delayed_instances_admit_the_overshoot_at_most() {
-    let server = Server::start();
-    let instances = [(); 4].map(|()| limiter(&server.url()));
+    let (_server, instances) = fleet::<4>();
     let policy = leased("delayed").consistency(Consistency::Delayed {
         overshoot: Percent::new(20.0),
     });
@@ -140,8 +153,7 @@ async fn delayed_instances_admit_the_overshoot_at_most() {
 
 #[tokio::test]
 async fn requests_that_come_together_get_each_unit_once() {
-    let server = Server::start();
-    let instances = [(); 2].map(|()| limiter(&server.url()));
+    let (_server, instances) = fleet::<2>();
     let policy = leased("waiting");
     let sum = flood_together(&instances, policy.charge(Key::new(ADA))).await;
     assert_eq!(sum, 1_000);
@@ -149,8 +161,7 @@ async fn requests_that_come_together_get_each_unit_once() {
 
 #[tokio::test]
 async fn requests_for_a_very_busy_key_wait_for_reports_together() {
-    let server = Server::start();
-    let one = limiter(&server.url());
+    let (server, [one]) = fleet();
     // Units come back so fast that no denial is kept.
     let quota = Quota::per_second(5_000).burst(1_000);
     let policy = Policy::new("share", quota).consistency(Consistency::Leased);
@@ -177,8 +188,7 @@ fn reports_go_on_while_a_runtime_is_not_driven() {
             .enable_all()
             .build()
     };
-    let server = Server::start();
-    let one = limiter(&server.url());
+    let (_server, [one]) = fleet();
     let policy = leased("driven");
     let idle = runtime().expect("a runtime");
     let charge = policy.charge(Key::new(ADA));
@@ -215,8 +225,7 @@ async fn requests_that_wait_are_decided_by_their_deadline() {
 
 #[tokio::test]
 async fn cold_key_is_charged_as_under_a_strict_policy() {
-    let server = Server::start();
-    let one = limiter(&server.url());
+    let (server, [one]) = fleet();
     let policy = leased("cold");
     let charge = policy.charge(Key::new(ADA));
     for _ in 0..2 {
@@ -231,8 +240,7 @@ async fn cold_key_is_charged_as_under_a_strict_policy() {
 
 #[tokio::test]
 async fn drained_units_are_those_of_others() {
-    let server = Server::start();
-    let [one, other] = [(); 2].map(|()| limiter(&server.url()));
+    let (_server, [one, other]) = fleet();
     let policy = leased("drained");
     let charge = policy.charge(Key::new(ADA));
     let spent = until_leased(&one, charge).await;
@@ -245,8 +253,7 @@ async fn drained_units_are_those_of_others() {
 // Regression: the denial of a strict instance was kept for 2 s, although it was due to units that others had leased.
 #[tokio::test]
 async fn strict_instance_gets_units_that_others_give_back_at_once() {
-    let server = Server::start();
-    let [one, other] = [(); 2].map(|()| limiter(&server.url()));
+    let (_server, [one, other]) = fleet();
     let policy = leased("mixed");
     let strict = policy.clone().consistency(Consistency::Strict);
     let (charge, strict) = (policy.charge(Key::new(ADA)), strict.charge(Key::new(ADA)));
@@ -263,8 +270,7 @@ async fn strict_instance_gets_units_that_others_give_back_at_once() {
 
 #[tokio::test]
 async fn denied_group_gives_leased_units_back() {
-    let server = Server::start();
-    let one = limiter(&server.url());
+    let (_server, [one]) = fleet();
     let policy = leased("group");
     let strict = Policy::new("strict", Quota::per_hour(1));
     let (charge, other) = (policy.charge(Key::new(ADA)), strict.charge(Key::new(ADA)));
@@ -288,19 +294,10 @@ async fn denied_group_gives_leased_units_back() {
 
 #[tokio::test]
 async fn refunds_of_leased_units_are_exact() {
-    let server = Server::start();
-    let one = limiter(&server.url());
+    let (_server, [one]) = fleet();
     let policy = leased("refunds");
     let charge = policy.charge(Key::new(ADA));
-    let mut spent = until_leased(&one, charge).await;
-    let mut receipts = Vec::new();
-    for _ in 0..200 {
-        let decision = check(&one, &[charge]).await;
-        assert!(decision.is_allowed());
-        receipts.push(Receipt::of(&[charge], &decision).expect("it was charged"));
-        spent += 1;
-        tokio::task::yield_now().await;
-    }
+    let (receipts, spent) = receipts_of_leased_units(&one, charge, 200).await;
     for receipt in receipts {
         let settled = one.settle(receipt.actual_cost(|_, _| 0)).await;
         settled.expect("settled");
@@ -309,6 +306,98 @@ async fn refunds_of_leased_units_are_exact() {
     // Never more, and nearly all of them: what was reported is refunded as far as Redis can tell it from other charges.
     assert!(spent + rest <= 1_200, "{spent} and {rest}");
     assert!(spent + rest >= 1_190, "{spent} and {rest}");
+}
+
+/// Asks until units are leased, and so many times after that. Returns the receipts, and the units that were admitted.
+async fn receipts_of_leased_units(
+    limiter: &RateLimiter,
+    charge: Charge<'_>,
+    count: u64,
+) -> (Vec<Receipt>, u64) {
+    let admitted = until_leased(limiter, charge).await;
+    let mut receipts = Vec::new();
+    for _ in 0..count {
+        let decision = check(limiter, &[charge]).await;
+        receipts.push(Receipt::of(&[charge], &decision).expect("it was charged"));
+        tokio::task::yield_now().await;
+    }
+    (receipts, admitted + count)
+}
+
+#[test]
+fn refunds_of_leased_units_that_are_not_reported_need_no_runtime() {
+    let (_server, [one]) = fleet();
+    let policy = leased("driverless");
+    let charge = policy.charge(Key::new(ADA));
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let (mut spent, mut refunded) = (0, 0);
+    while refunded < 10 {
+        let (receipts, admitted) = runtime.block_on(receipts_of_leased_units(&one, charge, 1));
+        spent += admitted;
+        for receipt in receipts {
+            match block_on(one.settle(receipt.actual_cost(|_, _| 0))) {
+                Ok(()) => refunded += 1,
+                // Redis has to make it.
+                Err(error) => assert_eq!(error.kind(), ErrorKind::Connect),
+            }
+        }
+    }
+    let rest = runtime.block_on(take_the_rest(&one, charge));
+    assert_eq!(spent + rest, 1_000 + refunded);
+}
+
+#[tokio::test]
+async fn refunds_of_leased_units_in_an_outage_are_made_here_or_afterwards() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.address()).await;
+    let store = RedisStore::builder(proxy.url()).deadline(Duration::from_millis(250));
+    let one = RateLimiter::builder().redis(store).build();
+    let one = one.expect("a usable limiter");
+    let policy = leased("outage").on_outage(OnOutage::Deny);
+    let charge = policy.charge(Key::new(ADA));
+    let (receipts, mut spent) = receipts_of_leased_units(&one, charge, 50).await;
+    proxy.set(Mode::Refuse);
+    // Units that are left would count as spent.
+    spent += take_the_rest(&one, charge).await;
+    until_degraded(std::slice::from_ref(&one)).await;
+    let refunds = receipts
+        .into_iter()
+        .map(|receipt| one.settle(receipt.actual_cost(|_, _| 0)));
+    for result in join_all(refunds).await {
+        let kind = result.map_err(|error| error.kind());
+        assert!(
+            matches!(kind, Ok(()) | Err(ErrorKind::Unavailable)),
+            "{kind:?}"
+        );
+    }
+    proxy.set(Mode::Pass);
+    until_shared(&one).await;
+    // Those that Redis has to make are tried again in the background. A report that was lost has leased units to nobody.
+    let mut rest = 0;
+    while spent + rest < 1_010 {
+        rest += take_the_rest(&one, charge).await;
+    }
+    assert!(spent + rest <= 1_050, "{spent} and {rest}");
+}
+
+/// Drives a future on this thread, without a runtime.
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    struct Unpark(Thread);
+
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+
+    let mut future = pin!(future);
+    let waker = Arc::new(Unpark(thread::current())).into();
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return output;
+        }
+        thread::park();
+    }
 }
 
 #[tokio::test]
@@ -367,8 +456,7 @@ async fn nodes_of_a_cluster_lease_too() {
 
 #[tokio::test]
 async fn flood_on_a_denied_key_asks_redis_now_and_then() {
-    let server = Server::start();
-    let one = limiter(&server.url());
+    let (server, [one]) = fleet();
     let policy = leased("flood");
     let charge = policy.charge(Key::new(ADA));
     take_the_rest(&one, charge).await;
