@@ -84,7 +84,8 @@ pub enum CountedBy {
     Fallback,
     /// In this process, by configuration: the default without Redis.
     InProcess,
-    /// In the shared store, from which this instance has leased units of the key in advance. The store was not asked.
+    /// In the shared store, from which this instance has leased units of the key in advance. The store was not asked for this
+    /// request: leased units admitted it, or it was denied by the reply to a report of them that it had waited for.
     Lease,
     /// Nowhere: the shared store is unavailable, and the policies allow or deny without counting.
     Uncounted,

@@ -18,7 +18,7 @@ use crate::{
     key::Key,
     limiter::RateLimiter,
     policy::OnOutage,
-    store::StoreFuture,
+    store::{KeyLease, StoreFuture},
 };
 
 use super::explanation::{Explanation, PolicyExplanation};
@@ -93,6 +93,15 @@ impl RateLimiter {
             }
             Some(_) | None => None,
         };
+        let view = self.store.local_view(&charge);
+        let has_units = |lease: KeyLease| lease.units() >= charge.units();
+        let counted_by = match view.denied_for() {
+            _ if charge.units() == 0 => counted_by,
+            // The next request is not asked of the store.
+            _ if view.lease().is_some_and(has_units) => CountedBy::Lease,
+            Some(_) => CountedBy::DenialCache,
+            None => counted_by,
+        };
         let denials = self.recorders.denials.as_ref();
         Ok(PolicyExplanation {
             ban_status,
@@ -101,6 +110,7 @@ impl RateLimiter {
             cost: charge.units(),
             state: *state,
             counted_by,
+            view,
             counted_at: decision.decided_at(),
             outage_age: None,
             last_denial: denials.and_then(|denials| denials.last(policy, key)),

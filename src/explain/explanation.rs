@@ -7,7 +7,7 @@ use crate::{
     clock::Timestamp,
     decision::{CountedBy, Outcome, PolicyName, PolicyState, Retry, Usage},
     policy::{BanStatus, Penalty, Policy},
-    store::Health,
+    store::{Health, KeyLease, LocalView},
     telemetry::denials::LastDenial,
 };
 
@@ -93,6 +93,8 @@ pub struct PolicyExplanation {
     pub(super) cost: u64,
     pub(super) state: PolicyState,
     pub(super) counted_by: CountedBy,
+    /// What this process decides without the store.
+    pub(super) view: LocalView,
     pub(super) counted_at: Timestamp,
     /// How long the longest outage has lasted.
     pub(super) outage_age: Option<Duration>,
@@ -134,19 +136,26 @@ impl PolicyExplanation {
             return Outcome::Limited;
         }
         match self.usage() {
+            _ if self.counted_by == CountedBy::Lease => Outcome::Allowed,
+            _ if self.counted_by == CountedBy::DenialCache => Outcome::Limited,
             Some(_) if self.cost > 0 && self.is_banned() => Outcome::Limited,
             Some(usage) if usage.remaining < self.cost => Outcome::Limited,
             Some(_) | None => self.state.outcome(),
         }
     }
 
-    /// Returns the units left, and when all are back; `None` if nobody counts.
+    /// Returns the units left, with those that this instance has [leased](Self::lease), and when all are back; `None` if nobody
+    /// counts.
     #[must_use]
     pub fn usage(&self) -> Option<Usage> {
-        self.state.usage()
+        let usage = self.state.usage()?;
+        let leased = self.view.lease().map_or(0, |lease| lease.units());
+        let remaining = usage.remaining.saturating_add(leased).min(usage.limit);
+        Some(Usage { remaining, ..usage })
     }
 
-    /// Returns who counts: Redis for all instances, this process by configuration, the fallback, or nobody.
+    /// Returns who decides the next request: Redis for all instances, the units that this instance has [leased](Self::lease), a
+    /// [denial that it keeps](Self::denied_for), this process by configuration, the fallback, or nobody.
     #[must_use]
     pub fn counted_by(&self) -> CountedBy {
         self.counted_by
@@ -158,17 +167,32 @@ impl PolicyExplanation {
         self.counted_at
     }
 
-    /// Returns the age of the count of all instances: zero if it was read now, and during an outage its length.
+    /// Returns the units of the key that this instance has [leased](crate::Consistency::Leased), and those of other instances;
+    /// `None` if it has no lease of the key.
+    #[must_use]
+    pub fn lease(&self) -> Option<KeyLease> {
+        self.view.lease()
+    }
+
+    /// Returns for how long requests are denied from the cache of this instance, before it asks Redis again; `None` if the key has
+    /// no denial there.
+    #[must_use]
+    pub fn denied_for(&self) -> Option<Duration> {
+        self.view.denied_for()
+    }
+
+    /// Returns the age of the count of all instances: zero if it was read now, the time since the last report for leased units, and
+    /// during an outage its length.
     ///
     /// The fallback continues from the last state that Redis returned for the key, which may be older than the outage. `None`
     /// if a single failure, and not an outage, is the reason for the fallback, or if nobody counts.
     #[must_use]
     pub fn shared_count_age(&self) -> Option<Duration> {
         match self.counted_by {
-            CountedBy::DenialCache
-            | CountedBy::InProcess
-            | CountedBy::Lease
-            | CountedBy::Shared => Some(Duration::ZERO),
+            CountedBy::DenialCache | CountedBy::InProcess | CountedBy::Shared => {
+                Some(Duration::ZERO)
+            }
+            CountedBy::Lease => self.lease().map(|lease| lease.age()),
             CountedBy::Fallback => self.outage_age,
             CountedBy::Uncounted => None,
         }
@@ -289,6 +313,9 @@ impl PolicyExplanation {
             CountedBy::DenialCache => {
                 f.write_str(", denied by this instance as Redis did before")?;
             }
+            CountedBy::Lease => {
+                f.write_str(", denied by Redis in its reply to a report of leased units")?;
+            }
             counted_by => write!(f, ", counted by {}", counted_by.name())?,
         }
         match denial.retry() {
@@ -328,6 +355,18 @@ impl fmt::Display for PolicyExplanation {
                 Some(age) => write!(f, ", since the count of all instances is {} old", Span(age))?,
                 None => f.write_str(", since a call failed or came too late")?,
             }
+        }
+        if let Some(time) = self.denied_for() {
+            let time = Span(time);
+            write!(f, "\n  denied from the cache of this instance for {time}")?;
+        }
+        if let Some(lease) = self.lease() {
+            let (units, elsewhere) = (lease.units(), lease.leased_elsewhere());
+            let age = Span(lease.age());
+            write!(
+                f,
+                "\n  lease: {units} units here, {elsewhere} elsewhere {age} ago"
+            )?;
         }
         if let Some(block) = &self.block {
             self.write_block(f, block)?;

@@ -41,8 +41,30 @@
 //! # Age
 //!
 //! The state is read from where the next request would be counted: Redis, this process, or the fallback. It is as old as the
-//! [call](PolicyExplanation::counted_at). During an outage it continues from the last state that Redis returned, which is as
+//! [call](PolicyExplanation::counted_at), also if this instance has leased units or keeps a denial. During an outage it continues from the last state that Redis returned, which is as
 //! old as the outage [at least](PolicyExplanation::shared_count_age).
+//!
+//! # Leases and kept denials
+//!
+//! Under a [leased](crate::Consistency::Leased) policy, this instance may hold units of the key. The next request takes one of them,
+//! and its headers continue from the last reply to a report:
+//!
+//! ```text
+//! all: allowed, 940 of 1000 units left, all back in 60 s
+//!   quota: 1000 per 60 s by token_bucket, 1 a request
+//!   counted by: lease
+//!   lease: 20 units here, 31 elsewhere 85 ms ago
+//! ```
+//!
+//! A denial by Redis is kept in this instance for 2 s at most (`RedisStoreBuilder::denial_cache`). Units that came back since, for
+//! example after a reset by another instance, are shown, and admit requests afterwards:
+//!
+//! ```text
+//! login: limited, 5 of 5 units left
+//!   quota: 5 per 60 s by token_bucket, 1 a request
+//!   counted by: denial_cache
+//!   denied from the cache of this instance for 1200 ms
+//! ```
 //!
 //! # Bans
 //!

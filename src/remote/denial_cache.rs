@@ -83,6 +83,8 @@ pub(super) struct Validity(u64);
 /// A denial that covers a charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CoveringDenial {
+    /// From when on Redis is asked again.
+    pub ask_from: Timestamp,
     /// From when on a request of the cost that was denied can succeed.
     pub until: Timestamp,
     /// When the full quota is back.
@@ -163,6 +165,7 @@ impl DenialCache {
             let kept = entry.read(check)?;
             let covers = now < kept.ask_from && u64::from(kept.cost) <= charge.units();
             covers.then(|| CoveringDenial {
+                ask_from: self.time_of(kept.ask_from),
                 until: self.time_of(kept.until),
                 reset_at: self.time_of(kept.reset_at),
                 remaining: kept.remaining.into(),

@@ -25,7 +25,7 @@
 //! `before` it asks the server, and calls `conclude` at the end of the one future that it makes anyway. The guard is independent
 //! of Redis: `ResilientStore` uses the same one.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
 use smallvec::SmallVec;
@@ -83,6 +83,7 @@ impl Node {
             return decision;
         }
         if let Some(denial) = self.denied_before(guard, charges) {
+            guard.note_decided(1);
             return StoreFuture::ready(Ok(denial));
         }
         if let Some(result) = result_at_once(&self.client, charges) {
@@ -138,6 +139,17 @@ impl Node {
     pub fn has_denial(&self, charges: &[Charge<'_>]) -> bool {
         let guard = self.guard.as_ref();
         guard.is_some_and(|guard| self.denied_before(guard, charges).is_some())
+    }
+
+    /// Returns for how long requests with this charge are denied without asking the server again.
+    pub fn denied_for(&self, charge: &Charge<'_>) -> Option<Duration> {
+        let guard = self.guard.as_ref()?;
+        if guard.is_open() || !denial_cache::may_be_denied_here(charge) {
+            return None;
+        }
+        let (denials, now) = (&self.client.denials, self.client.now());
+        let denial = denials.get(charge, denials.validity(), now)?;
+        Some(denial.ask_from.since(now))
     }
 
     #[inline(never)]

@@ -15,7 +15,7 @@ use crate::{
     key::Key,
     policy::{BanRecord, Policy},
     resilience::Primary,
-    store::{Health, Mode, Stats, Store, StoreFuture},
+    store::{Health, LocalView, Mode, Stats, Store, StoreFuture},
 };
 
 #[cfg(feature = "reload")]
@@ -288,13 +288,28 @@ impl Store for RedisStore {
         let nodes = self.cluster.nodes().into_iter();
         let stats = nodes.map(|node| node.stats());
         let stats = stats.reduce(Stats::merge).unwrap_or_default();
-        match self.cluster.leases().usage(Clock::system().now()) {
-            Some((keys, units)) => stats.leased(keys, units),
+        let leases = self.cluster.leases();
+        match leases.usage(Clock::system().now()) {
+            Some((keys, units)) => {
+                leases.metrics.show();
+                stats.leased(keys, units)
+            }
             None => stats,
         }
     }
 
+    fn local_view(&self, charge: &Charge<'_>) -> LocalView {
+        let node = self.cluster.node_for(charge.key());
+        let is_leased = charge.policy().is_leased() && !charge.is_shadow();
+        let lease = is_leased.then(|| {
+            let leases = self.cluster.leases();
+            leases.view(charge, Clock::system().now())
+        });
+        LocalView::new(lease.flatten(), node.denied_for(charge))
+    }
+
     fn health(&self) -> Health {
+        leases::note_all_decided(&self.cluster);
         let nodes = self.cluster.nodes().into_iter();
         let health = nodes.map(|node| node.health());
         health.reduce(Health::merge).unwrap_or_default()

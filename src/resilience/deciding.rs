@@ -111,6 +111,12 @@ impl Guard {
         })
     }
 
+    /// Counts decisions that were made here by what the server has granted or denied before.
+    #[inline]
+    pub fn note_decided(&self, count: u64) {
+        self.all.recent.note_decided(count);
+    }
+
     /// Returns whether the breaker is open.
     pub fn is_open(&self) -> bool {
         self.breaker.is_open()

@@ -105,6 +105,20 @@ impl Guard {
         }
     }
 
+    /// Notes the states in a reply of the primary, which need not be the decision on a request.
+    #[inline]
+    pub fn note_reply(&self, decision: &Decision, charges: &mut dyn Iterator<Item = Charge<'_>>) {
+        let refuses_writes = self.breaker.refuses_writes();
+        let takes_notes = self.local.takes_notes();
+        if refuses_writes || takes_notes {
+            let is_charged = self.note(decision, charges, takes_notes);
+            // Peeks and denials write nothing, so only an admitted charge shows that writes succeed.
+            if refuses_writes && is_charged && decision.is_allowed() {
+                self.breaker.record_write();
+            }
+        }
+    }
+
     /// Keeps the states in a decision of the primary, if `takes_notes`. Returns whether a charge costs anything.
     #[inline]
     fn note(
@@ -155,16 +169,8 @@ impl Guard {
     ) -> Decision {
         match result {
             Ok(decision) => {
-                let refuses_writes = self.breaker.refuses_writes();
-                let takes_notes = self.local.takes_notes();
-                if refuses_writes || takes_notes {
-                    let is_charged = self.note(&decision, charges, takes_notes);
-                    // Peeks and denials write nothing, so only an admitted charge shows that writes succeed.
-                    if refuses_writes && is_charged && decision.is_allowed() {
-                        self.breaker.record_write();
-                    }
-                }
-                self.all.recent.note_decided();
+                self.note_reply(&decision, charges);
+                self.all.recent.note_decided(1);
                 if self.all.recent.is_affected() {
                     self.all.look_at_recent(self.clock.now());
                 }

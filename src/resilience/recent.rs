@@ -133,10 +133,10 @@ impl RecentDecisions {
         self.has_shed.load(Ordering::Relaxed)
     }
 
-    /// Counts a decision of the primary.
+    /// Counts decisions of the primary, or by what it has granted or denied before.
     #[inline]
-    pub fn note_decided(&self) {
-        self.by_primary.fetch_add(1, Ordering::Relaxed);
+    pub fn note_decided(&self, count: u64) {
+        self.by_primary.fetch_add(count, Ordering::Relaxed);
     }
 
     /// Counts a decision that the primary failed to make. The primary is not in an outage.
@@ -385,7 +385,7 @@ mod tests {
             let change = if number % nth == 0 {
                 recent.note_shed(&overloaded, at(number))
             } else {
-                recent.note_decided();
+                recent.note_decided(1);
                 recent.look_if_due(at(number))
             };
             is_shedding = change.map_or(is_shedding, |change| change.is_shedding);
@@ -453,7 +453,7 @@ mod tests {
             let after = 1_400 + pause;
             assert!(recent.look(at(after)).is_none(), "after {pause} ms");
             assert_eq!(recent.affected(at(after)).0, 0.0);
-            recent.note_decided();
+            recent.note_decided(1);
             let change = recent.look_if_due(at(after + 1));
             assert!(change.is_none(), "after {pause} ms");
             assert!(recent.affected(at(after + 2_000)).0 < 0.01);

@@ -4,6 +4,7 @@
 mod durations;
 mod future;
 mod health;
+mod local_view;
 #[cfg(feature = "test-util")]
 mod scripted;
 mod stats;
@@ -21,6 +22,7 @@ pub use self::future::StoreFuture;
 #[cfg(feature = "redis")]
 pub(crate) use self::health::MergeCounts;
 pub use self::health::{Health, Mode, Outage};
+pub use self::local_view::{KeyLease, LocalView};
 #[cfg(feature = "test-util")]
 pub use self::scripted::{PendingDecision, ScriptedStore};
 #[cfg(feature = "dashboard")]

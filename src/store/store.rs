@@ -9,6 +9,7 @@ use super::stored_rules::{RulesId, RulesText};
 use super::{
     future::StoreFuture,
     health::{Health, Mode},
+    local_view::LocalView,
     stats::Stats,
 };
 use crate::{
@@ -243,6 +244,14 @@ pub trait Store: Any + Debug + Send + Sync {
     /// Default: none.
     fn stats(&self) -> Stats {
         self.inner().map(Store::stats).unwrap_or_default()
+    }
+
+    /// Returns what this process holds of a charge's key, so that it decides without asking the store. Explanations show it.
+    ///
+    /// Default: nothing.
+    fn local_view(&self, charge: &Charge<'_>) -> LocalView {
+        let inner = self.inner();
+        inner.map_or_else(LocalView::default, |inner| inner.local_view(charge))
     }
 
     /// Returns a channel that holds the present mode, and reports each change.

@@ -86,6 +86,10 @@ define! {
         "Busy keys that this process watches or has leased units of.";
     LEASED_UNITS = Gauge "tollgate_leased_units" in Count:
         "Leased units that this process has not spent.";
+    LEASE_MISSES = Counter "tollgate_lease_misses_total" in Count:
+        "Requests for leased keys that found too few units.";
+    LEASE_REPORTS = Counter "tollgate_lease_reports_total" in Count:
+        "Reports of leased units to Redis.";
     LIVE_INSTANCES = Gauge "tollgate_live_instances" in Count:
         "Live instances that share the store.";
     NETWORK = Gauge "tollgate_redis_network_seconds" in Seconds:

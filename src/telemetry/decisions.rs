@@ -203,7 +203,7 @@ fn for_each_counted(
         |state: &PolicyState| state.denied_by() == Some(DeniedBy::Block) && !state.is_shadow();
     for (charge, state) in charges.iter().zip(decision.states()) {
         let counted_by = match state.usage() {
-            Some(_) => decision.counted_by(),
+            Some(_) => state.counted_by().unwrap_or(decision.counted_by()),
             // A block or a denial that is kept denied the request, so the other policies were not asked. Nothing is out of order.
             None if decision.counted_by() == CountedBy::DenialCache
                 || decision.states().iter().any(is_by_block) =>

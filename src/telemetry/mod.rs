@@ -28,6 +28,8 @@
 //! | `tollgate_pending_merges` | gauge | | `limiter` | keys that were decided locally and are not merged into the shared store yet |
 //! | `tollgate_leased_keys` | gauge | | `limiter` | busy keys that this process watches or has [leased](crate::Consistency::Leased) units of |
 //! | `tollgate_leased_units` | gauge | | `limiter` | leased units that it has not spent |
+//! | `tollgate_lease_misses_total` | counter | | | requests for leased keys that found too few units: they waited for a report, or asked Redis |
+//! | `tollgate_lease_reports_total` | counter | | `result` | reports of leased units: `accepted`; `late`, since Redis had counted the units as spent; or `failed` |
 //! | `tollgate_keys` | gauge | | `limiter` | keys in the in-process store; over Redis, the one of the fallback |
 //! | `tollgate_key_bytes` | gauge | bytes | `limiter` | the memory of these keys |
 //! | `tollgate_held_slots` | gauge | | `limiter` | concurrency slots that requests of this process hold |
@@ -43,6 +45,9 @@
 //! | `counted_by` | `shared`, `lease`, `denial_cache`, `in_process`, `fallback` or `uncounted`, see [`CountedBy`](crate::decision::CountedBy) |
 //! | `server` | address of the server; `unknown` if only a pool of the application has it |
 //! | `limiter` | the argument of [`record_gauges`] |
+//!
+//! Decisions that took no call to Redis have the places `lease` and `denial_cache`. For example, the calls saved in a second are
+//! `sum(rate(tollgate_decisions_total{counted_by=~"lease|denial_cache"}[5m]))`.
 //!
 //! Policies of one request are decided together. If one is limited, the request is rejected, but the policies that had quota
 //! left count as `allowed`. Peeks, including charges of cost 0, are not counted. Neither are callers of an unlimited or
@@ -115,6 +120,8 @@ mod decisions;
 pub(crate) mod denials;
 #[cfg(feature = "metrics")]
 pub(crate) mod gauges;
+#[cfg(feature = "redis")]
+mod leases;
 #[cfg(feature = "metrics")]
 mod per_recorder;
 mod recorders;
@@ -127,6 +134,8 @@ mod tally;
 mod tiers;
 
 pub(crate) use self::decisions::DecisionObserver;
+#[cfg(feature = "redis")]
+pub(crate) use self::leases::{LeaseMetrics, ReportResult};
 pub(crate) use self::recorders::Recorders;
 #[cfg(feature = "redis")]
 pub(crate) use self::servers::BreakerMetrics;

@@ -1,3 +1,4 @@
 //! Explanations: why a client was limited.
 
 mod explanations;
+mod leases;

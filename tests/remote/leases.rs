@@ -1,6 +1,7 @@
 //! Leased units: decisions without a round trip, within the limit whatever the instances do.
 
 use std::{
+    collections::HashSet,
     pin::pin,
     sync::Arc,
     task::{Context, Poll, Wake},
@@ -424,6 +425,34 @@ async fn reset_leaves_only_leased_units_charged() {
     // A reset that deleted the key would grant those units once more.
     let all = take_the_rest(&one, charge).await + take_the_rest(&other, charge).await;
     assert!((750..=1_000).contains(&all), "{all}");
+}
+
+// Regression: decisions by leased units were in no share, so one failure among a few calls looked like an outage.
+#[tokio::test]
+async fn decisions_without_a_call_count_in_the_share_of_those_that_failed() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.address()).await;
+    let one = limiter(&proxy.url());
+    let policy = leased("healthy").on_outage(OnOutage::Allow);
+    let charge = policy.charge(Key::new(ADA));
+    let mut decided = 0;
+    let mut places = HashSet::new();
+    // Admitted and denied, by leased units, after waits, by Redis and from the denial cache.
+    while !(places.contains(&CountedBy::Lease) && places.contains(&CountedBy::DenialCache)) {
+        for decision in check_together(&one, charge).await {
+            places.insert(decision.counted_by());
+            decided += 1;
+        }
+    }
+    proxy.set(Mode::Refuse);
+    let strict = Policy::new("strict", Quota::per_hour(1)).on_outage(OnOutage::Allow);
+    let failed = check(&one, &[strict.charge(Key::new(ADA))]).await;
+    assert_eq!(failed.counted_by(), CountedBy::Uncounted);
+    let share = one.health().affected_share();
+    assert!(
+        (share - 1.0 / f64::from(decided + 1)).abs() < 1e-9,
+        "{share} of {decided}"
+    );
 }
 
 #[tokio::test]

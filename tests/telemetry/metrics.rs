@@ -14,6 +14,7 @@ use std::{
 };
 
 use axum::body::Body;
+use futures_util::future::join_all;
 use http::{Request, Response, StatusCode};
 use metrics::set_default_local_recorder;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusRecorder};
@@ -549,6 +550,63 @@ async fn denial_that_is_kept_is_counted_as_such_for_all_policies() {
     assert!(by("uncounted").is_empty());
 }
 
+// Regression: of a decision on several policies, those with leased units were counted where the others were.
+#[tokio::test]
+async fn each_policy_is_counted_where_its_units_were() {
+    let recorder = recorder();
+    let _installed = set_default_local_recorder(&recorder);
+    let server = Server::start();
+    let strict = Policy::new("strict", Quota::per_hour(100_000));
+    let limiter = over_redis(&server, &strict);
+    let leased = leased();
+    let charges = [&leased, &strict].map(|policy| policy.charge(Key::GLOBAL));
+    let by_lease = || {
+        let exported = Exported::of(&recorder.handle().render());
+        let decisions = exported.values("tollgate_decisions_total").into_iter();
+        let mut by_lease = decisions.filter(|(labels, _)| labels.contains("\"lease\""));
+        by_lease.next().map(|(labels, _)| labels)
+    };
+    until(
+        || by_lease().is_some(),
+        async || {
+            limiter.check(&charges).await.expect("a decision");
+        },
+    )
+    .await;
+    assert!(by_lease().is_some_and(|labels| labels.contains(r#"policy="leased""#)));
+}
+
+#[tokio::test]
+async fn reports_and_requests_that_miss_leased_units_are_counted() {
+    let recorder = recorder();
+    let _installed = set_default_local_recorder(&recorder);
+    let server = Server::start();
+    let policy = leased();
+    let limiter = over_redis(&server, &policy);
+    let charges = [policy.charge(Key::GLOBAL)];
+    let value = |name: &str, label: &str| {
+        let exported = Exported::of(&recorder.handle().render());
+        let values = exported.values(name).into_iter();
+        let mut values = values.filter(|(labels, _)| labels.contains(label));
+        values.next().map_or(0.0, |(_, value)| value)
+    };
+    let flood = async || {
+        join_all((0..32).map(|_| limiter.check(&charges))).await;
+    };
+    // Until the leases are as large as the demand, some requests come too early.
+    until(|| value("tollgate_lease_misses_total", "") > 0.0, flood).await;
+    until(
+        || value("tollgate_lease_reports_total", "accepted") > 0.0,
+        async || {
+            flood().await;
+            // Its reports are made on this thread, which has the recorder.
+            limiter.drain().await.expect("drained");
+        },
+    )
+    .await;
+    assert_eq!(value("tollgate_lease_reports_total", "failed"), 0.0);
+}
+
 // === Gauges ===
 
 #[tokio::test]
@@ -611,6 +669,11 @@ fn recorder() -> PrometheusRecorder {
 
 fn in_process() -> RateLimiter {
     RateLimiter::builder().build().expect("a limiter")
+}
+
+fn leased() -> Policy {
+    let quota = Quota::per_second(10_000);
+    Policy::new("leased", quota).consistency(Consistency::Leased)
 }
 
 fn over_redis(server: &Server, policy: &Policy) -> RateLimiter {

@@ -25,6 +25,7 @@ use crate::{
     clock::Timestamp,
     decision::Retry,
     remote::protocol::{LEAST_UNITS, LeaseId, LeaseReply, LeaseReport, Purpose},
+    store::KeyLease,
 };
 
 use super::demand::{Demand, Share};
@@ -55,6 +56,7 @@ pub(super) struct Lease {
     ids: Arc<AtomicU64>,
     /// The last reply of Redis.
     known: Option<KnownState>,
+    replied_at: Timestamp,
     last_grant: u64,
     /// No units are asked for before, since there were none.
     waits_until: Timestamp,
@@ -317,6 +319,7 @@ impl Lease {
             refunded: reply.refunded,
             offset,
         });
+        self.replied_at = now;
         self.round_trip = now.since(report.sent_at);
         self.low = self.low_at(now);
         self.share.learn(reply.asked, now);
@@ -388,6 +391,18 @@ impl Lease {
     pub fn is_worth_returning(&self, now: Timestamp) -> bool {
         let is_worth = self.units >= 2 || self.taken_back > 0;
         is_worth && !self.is_orphaned && now < self.ends_at
+    }
+
+    /// Returns whether Redis has replied to a report.
+    pub fn is_known(&self) -> bool {
+        self.known.is_some()
+    }
+
+    /// Returns what is known of the key; `None` before the first reply.
+    pub fn view(&self, now: Timestamp) -> Option<KeyLease> {
+        let elsewhere = self.known?.leased_elsewhere;
+        let age = now.since(self.replied_at);
+        Some(KeyLease::new(self.units(now), elsewhere, age))
     }
 
     /// Returns the units that can be spent.

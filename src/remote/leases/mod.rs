@@ -65,13 +65,15 @@
 mod demand;
 mod key;
 mod lease;
+mod refunds;
 mod table;
 #[cfg(feature = "test-util")]
 mod trial;
 mod upkeep;
 mod waiters;
 
+pub(super) use self::refunds::{is_refund, settle_here};
 pub(super) use self::table::Leases;
 #[cfg(feature = "test-util")]
 pub use self::trial::{LeaseTrial, TrialTaken};
-pub(super) use self::upkeep::{LeasedDecision, decide, drain, is_refund, settle_here};
+pub(super) use self::upkeep::{LeasedDecision, decide, drain, note_all_decided};

@@ -19,8 +19,9 @@ use crate::{
     clock::Timestamp,
     decision::{CountedBy, PolicyState, Retry, Usage},
     remote::protocol::{LeaseReply, LeaseReport, can_lease},
-    store::waited,
+    store::{KeyLease, waited},
     task::{Mutex, SingleTask},
+    telemetry::LeaseMetrics,
 };
 
 use super::{
@@ -47,6 +48,7 @@ pub(in crate::remote) struct Leases {
     /// How long a request waits for a report at most: a charge in Redis needs half of the deadline afterwards.
     pub longest_wait: Duration,
     pub sweep: SingleTask,
+    pub metrics: LeaseMetrics,
 }
 
 /// Allocated with the first leased key.
@@ -56,7 +58,12 @@ struct Parts {
     warmth: Warmth,
 }
 
-type Shard = HashMap<LeaseKey, Box<LeasedKey>, BuildHasherDefault<HashedAlready>>;
+#[derive(Debug, Default)]
+struct Shard {
+    keys: HashMap<LeaseKey, Box<LeasedKey>, BuildHasherDefault<HashedAlready>>,
+    /// Requests that were admitted by leased units since [`Leases::take_decided`].
+    decided: u64,
+}
 
 #[derive(Debug)]
 struct LeasedKey {
@@ -73,8 +80,10 @@ pub(in crate::remote) enum Attempt {
     Taken(TakenUnits),
     /// Others have taken the units, and many more requests come: they wait for a report together.
     Waits(Receiver<Answer>),
-    /// Redis is to be asked.
+    /// The key has a lease of too few units: Redis is to be asked.
     Missing,
+    /// The key has no lease: Redis is to be asked.
+    Unleased,
 }
 
 /// Units that were taken.
@@ -106,6 +115,7 @@ impl Leases {
             is_reporting: AtomicBool::new(false),
             longest_wait: deadline / 4,
             sweep: SingleTask::default(),
+            metrics: LeaseMetrics::default(),
         }
     }
 
@@ -120,12 +130,9 @@ impl Leases {
         self.take_or_wait(charge, false, now, may_wait)
     }
 
-    /// Takes the units of a charge for a decision under way.
-    pub fn hold(&self, charge: &Charge<'_>, now: Timestamp) -> Option<TakenUnits> {
-        match self.take_or_wait(charge, true, now, || false) {
-            Attempt::Taken(units) => Some(units),
-            Attempt::Missing | Attempt::Waits(_) => None,
-        }
+    /// Takes the units of a charge for a decision under way. It does not wait.
+    pub fn hold(&self, charge: &Charge<'_>, now: Timestamp) -> Attempt {
+        self.take_or_wait(charge, true, now, || false)
     }
 
     /// Takes the units of a charge. If Redis is to be asked for more, the key is due.
@@ -137,17 +144,18 @@ impl Leases {
         may_wait: impl FnOnce() -> bool,
     ) -> Attempt {
         let Some(parts) = self.parts.as_ref().filter(|_| may_lease(charge)) else {
-            return Attempt::Missing;
+            return Attempt::Unleased;
         };
         let parts = parts.get_or_init(Parts::new);
         let key = LeaseKey::of(charge);
         let mut is_new = false;
         let mut shard = parts.shard(key).lock();
-        let leased = match shard.entry(key) {
+        let Shard { keys, decided } = &mut *shard;
+        let leased = match keys.entry(key) {
             Entry::Occupied(entry) => entry.into_mut(),
             Entry::Vacant(entry) => {
                 if !parts.warmth.is_warm(key, now) || !self.add_key() {
-                    return Attempt::Missing;
+                    return Attempt::Unleased;
                 }
                 is_new = true;
                 entry.insert(Box::new(LeasedKey {
@@ -161,6 +169,8 @@ impl Leases {
         let lease = &mut leased.lease;
         lease.note_request(charge.units(), now);
         let taken = lease.take(charge.units(), holds, now);
+        *decided += u64::from(taken.is_some() && !holds);
+        let is_known = lease.is_known();
         let limit = self.longest_wait.saturating_sub(waited::so_far());
         let receiver = match charge.policy().counter() {
             Counter::Bucket(bucket)
@@ -182,7 +192,8 @@ impl Leases {
         match (taken, receiver) {
             (Some(taken), _) => Attempt::Taken(TakenUnits::new(charge, key, &taken, now)),
             (None, Some(receiver)) => Attempt::Waits(receiver),
-            (None, None) => Attempt::Missing,
+            (None, None) if is_known => Attempt::Missing,
+            (None, None) => Attempt::Unleased,
         }
     }
 
@@ -236,7 +247,7 @@ impl Leases {
     /// Makes all units void: Redis may have lost what it knew of them.
     pub fn void_all(&self) {
         for shard in self.shards() {
-            for leased in shard.lock().values_mut() {
+            for leased in shard.lock().keys.values_mut() {
                 leased.lease.void();
             }
         }
@@ -342,7 +353,7 @@ impl Leases {
     ) -> Vec<(LeaseKey, OwnedCharge, LeaseReport)> {
         let mut reports = Vec::new();
         for shard in self.shards() {
-            shard.lock().retain(|key, leased| {
+            shard.lock().keys.retain(|key, leased| {
                 let lease = &mut leased.lease;
                 let is_at_rest = lease.is_at_rest(now) && leased.waiters.is_empty();
                 if !is_all && !lease.is_idle(now) || !is_at_rest {
@@ -366,13 +377,22 @@ impl Leases {
         self.parts.as_ref()?.get()?;
         let mut units = 0;
         for shard in self.shards() {
-            let shard = shard.lock();
-            units += shard
-                .values()
-                .map(|leased| leased.lease.units(now))
-                .sum::<u64>();
+            for leased in shard.lock().keys.values() {
+                units += leased.lease.units(now);
+            }
         }
         Some((self.keys.load(Ordering::Relaxed), units))
+    }
+
+    /// Returns what is known of the lease of a key; `None` if there is none.
+    pub fn view(&self, charge: &Charge<'_>, now: Timestamp) -> Option<KeyLease> {
+        self.with(LeaseKey::of(charge), |leased| leased.lease.view(now))?
+    }
+
+    /// Returns the number of requests that were admitted by leased units since this was last called.
+    pub fn take_decided(&self) -> u64 {
+        let decided = |shard: &Mutex<Shard>| mem::take(&mut shard.lock().decided);
+        self.shards().map(decided).sum()
     }
 
     /// Returns whether any key is in the table.
@@ -389,11 +409,8 @@ impl Leases {
 
     fn with<T>(&self, key: LeaseKey, f: impl FnOnce(&mut LeasedKey) -> T) -> Option<T> {
         let parts = self.parts.as_ref()?.get()?;
-        parts
-            .shard(key)
-            .lock()
-            .get_mut(&key)
-            .map(|leased| f(leased))
+        let mut shard = parts.shard(key).lock();
+        shard.keys.get_mut(&key).map(|leased| f(leased))
     }
 }
 

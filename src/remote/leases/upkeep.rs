@@ -8,7 +8,7 @@ use tokio::sync::oneshot::Receiver;
 
 use crate::{
     algorithm::{Counter, Counting},
-    charge::{Charge, Charges, Correction, OwnedCharge, Settlement},
+    charge::{Charge, Charges, OwnedCharge},
     clock::{Clock, Timestamp},
     decision::{CountedBy, Decision, PolicyState, Retry},
     error::Error,
@@ -17,6 +17,7 @@ use crate::{
         Running, home,
         timer::{sleep, timeout},
     },
+    telemetry::ReportResult,
 };
 
 use super::{
@@ -67,14 +68,18 @@ pub(in crate::remote) fn decide(
                         Decision::of_one(CountedBy::Lease, units.decided_at, units.state);
                     Decided(StoreFuture::ready(Ok(decision)))
                 }
-                Attempt::Waits(answer) => Waits(Box::new(Waiting {
-                    cluster: Arc::clone(cluster),
-                    charge: charge.to_owned(),
-                    node,
-                    answer,
-                    time: TimeLeft::of_request(Some(leases.longest_wait)),
-                })),
-                Attempt::Missing => Decided(ask(charges)),
+                Attempt::Waits(answer) => {
+                    leases.metrics.missed();
+                    Waits(Box::new(Waiting {
+                        cluster: Arc::clone(cluster),
+                        charge: charge.to_owned(),
+                        node,
+                        answer,
+                        time: TimeLeft::of_request(Some(leases.longest_wait)),
+                    }))
+                }
+                Attempt::Missing => Decided(ask_missing(leases, true, || ask(charges))),
+                Attempt::Unleased => Decided(ask(charges)),
             }
         }
         charges => Decided(decide_several(cluster, charges, now, ask)),
@@ -93,15 +98,21 @@ fn decide_several(
     ask: impl FnOnce(&[Charge<'_>]) -> StoreFuture<Decision>,
 ) -> StoreFuture<Decision> {
     let leases = cluster.leases();
+    let mut has_missed = false;
     let taken: SmallVec<[Option<TakenUnits>; 4]> = charges
         .iter()
         .map(|charge| {
             let is_leased = charge.policy().is_leased();
-            is_leased.then(|| leases.hold(charge, now)).flatten()
+            match is_leased.then(|| leases.hold(charge, now))? {
+                Attempt::Taken(units) => return Some(units),
+                Attempt::Missing => has_missed = true,
+                Attempt::Unleased | Attempt::Waits(_) => {}
+            }
+            None
         })
         .collect();
     if taken.iter().all(Option::is_none) {
-        return ask(charges);
+        return ask_missing(leases, has_missed, || ask(charges));
     }
     let held = Held {
         leases: Arc::clone(leases),
@@ -120,10 +131,38 @@ fn decide_several(
         let states = taken.iter().flatten().map(|units| units.state);
         let decision = Decision::new(CountedBy::Lease, decided_at, states);
         drop(held);
+        note_decided(cluster, 1);
         return StoreFuture::ready(Ok(decision));
     }
     let charges: SmallVec<[OwnedCharge; 4]> = charges.iter().map(Charge::to_owned).collect();
-    ask(&rest).map(move |result| held.end(result, &charges, taken))
+    ask_missing(leases, has_missed, || ask(&rest))
+        .map(move |result| held.end(result, &charges, taken))
+}
+
+/// Asks Redis, and counts the request if it had too few leased units. What is decided at once takes no call.
+fn ask_missing(
+    leases: &Leases,
+    has_missed: bool,
+    ask: impl FnOnce() -> StoreFuture<Decision>,
+) -> StoreFuture<Decision> {
+    let decision = ask();
+    if has_missed && decision.as_ready().is_none() {
+        leases.metrics.missed();
+    }
+    decision
+}
+
+/// Counts decisions by leased units, or in reply to a report, for the health of the store.
+fn note_decided(cluster: &Cluster, count: u64) {
+    // All nodes share the count.
+    if let Some(guard) = cluster.first().guard().filter(|_| count > 0) {
+        guard.note_decided(count);
+    }
+}
+
+/// Counts the decisions by leased units since the last call, for the health of the store.
+pub(in crate::remote) fn note_all_decided(cluster: &Cluster) {
+    note_decided(cluster, cluster.leases().take_decided());
 }
 
 /// A decision that waits for the report of its key.
@@ -154,11 +193,13 @@ impl Waiting {
             Some(Ok(Answer::Taken(taken))) => {
                 let decided_at = taken.known.server_time(Clock::system().now());
                 let state = table::state(&charge, &taken, decided_at);
+                note_decided(&self.cluster, 1);
                 Ok(Decision::of_one(CountedBy::Lease, decided_at, state))
             }
             Some(Ok(Answer::Denied { decided_at, tat })) => {
                 let state = table::state_at(&charge, decided_at, tat);
-                let denial = Decision::of_one(CountedBy::Shared, decided_at, state);
+                let denial = Decision::of_one(CountedBy::Lease, decided_at, state);
+                note_decided(&self.cluster, 1);
                 Ok(match self.node.as_ref().and_then(Node::guard) {
                     Some(guard) => denial.timed_by(&guard.server_clock),
                     None => denial,
@@ -212,48 +253,6 @@ impl Drop for Held {
             self.leases.end_hold(*units, self.is_admitted);
         }
     }
-}
-
-/// Refunds charges of leased units: here, what was not reported, which is removed. The others get what Redis needs to refund them.
-///
-/// One that is in the report under way waits for its end, at most for the deadline of a decision: Redis can refund it then.
-pub(in crate::remote) async fn settle_here(cluster: &Cluster, settlements: &mut Vec<Settlement>) {
-    let leases = cluster.leases();
-    let ending = async {
-        for settlement in settlements
-            .iter()
-            .filter(|settlement| is_refund(settlement))
-        {
-            let (charge, token) = (settlement.charge(), settlement.mark().refunded_before);
-            let mut pause = FIRST_PAUSE;
-            while leases.is_reporting(&charge, token) {
-                sleep(pause).await;
-                pause *= 2;
-            }
-        }
-    };
-    let _ = timeout(cluster.first().client.deadline, ending).await;
-    settlements.retain_mut(|settlement| {
-        let (Correction::Refund(units), CountedBy::Lease) =
-            (settlement.correction(), settlement.counted_by())
-        else {
-            return true;
-        };
-        let token = settlement.mark().refunded_before;
-        match leases.refund(&settlement.charge(), units, token) {
-            Ok(()) => false,
-            Err(total) => {
-                settlement.set_refunded_before(total);
-                true
-            }
-        }
-    });
-}
-
-/// Returns whether a settlement refunds leased units.
-pub(in crate::remote) fn is_refund(settlement: &Settlement) -> bool {
-    let is_refund = matches!(settlement.correction(), Correction::Refund(_));
-    is_refund && settlement.counted_by() == CountedBy::Lease
 }
 
 // === Reports ===
@@ -311,13 +310,14 @@ pub(in crate::remote) async fn drain(cluster: Arc<Cluster>) {
                 return;
             }
             // Those that a decision under way has are next, or that a report under way brings.
-            sleep(FIRST_PAUSE).await;
+            sleep(DRAIN_PAUSE).await;
         }
     };
     let _ = timeout(cluster.first().client.deadline, draining).await;
 }
 
 async fn give_back(cluster: &Arc<Cluster>, is_all: bool) {
+    note_all_decided(cluster);
     let reports = cluster.leases().give_back(is_all, Clock::system().now());
     let sent = reports
         .into_iter()
@@ -355,8 +355,14 @@ fn send(
             under_way.was_sent = !error.was_not_executed();
         }
         let Some(reply) = reply.ok().and_then(Reply::into_lease) else {
+            cluster.leases().metrics.reported(ReportResult::Failed);
             return;
         };
+        let result = match reply.is_late {
+            true => ReportResult::Late,
+            false => ReportResult::Accepted,
+        };
+        cluster.leases().metrics.reported(result);
         if !reply.is_late {
             note(&node, &charge, &reply, report);
             keep_denial(&node, &charge, &reply, (sent_at, validity));
@@ -402,7 +408,7 @@ fn note(node: &Node, charge: &Charge<'_>, reply: &LeaseReply, report: LeaseRepor
     let name = *charge.policy().name();
     let state = PolicyState::counted(name, bucket.usage(&bucket.state(tat), now), Retry::Now);
     let decision = Decision::of_one(CountedBy::Shared, now, bucket.annotate(state));
-    guard.conclude(Ok(decision), &mut std::iter::once(charge.cost(0)));
+    guard.note_reply(&decision, &mut std::iter::once(charge.cost(0)));
 }
 
 /// Keeps the denial of a request if the debt alone denies it: leased units that come back cannot admit it.
@@ -429,8 +435,8 @@ fn keep_denial(
     denials.put(&charge, &state, (sent_at, now), validity);
 }
 
-/// The first wait for a report under way. The next ones are longer.
-const FIRST_PAUSE: Duration = Duration::from_millis(1);
+/// The wait of a drain for what is under way.
+const DRAIN_PAUSE: Duration = Duration::from_millis(1);
 /// How often idle keys are looked for.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(100);
 
