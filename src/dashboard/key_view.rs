@@ -8,6 +8,7 @@ use crate::{
     decision::{PolicyName, Usage},
     explain::{LastDenial, PolicyExplanation},
     policy::{BanStatus, Penalty},
+    store::KeyLease,
 };
 
 use super::policy_keys::PolicyKey;
@@ -32,6 +33,10 @@ pub(super) fn key_state(key: &PolicyKey, explained: &PolicyExplanation) -> Value
         "has_tiers": key.has_tiers,
         "outcome": explained.outcome().name(),
         "counted_by": explained.counted_by().name(),
+        // Null if this instance has leased no units of the key.
+        "lease": explained.lease().map(lease_state),
+        // For how long requests are denied without asking Redis. Null if it is asked.
+        "denied_millis": explained.denied_for().map(|time| time.as_millis()),
         // Null if nothing counts the policy now.
         "limit": usage.map(|usage| usage.limit),
         "remaining": usage.map(|usage| usage.remaining),
@@ -47,6 +52,16 @@ pub(super) fn key_state(key: &PolicyKey, explained: &PolicyExplanation) -> Value
         "block_policy": block.and_then(policy_of),
         // Null if the key was not denied by this instance, or if the limiter does not record denials.
         "last_denial": last_denial.map(|denial| denial_state(denial, now)),
+    })
+}
+
+/// Returns the units that are leased to this instance, and to others.
+fn lease_state(lease: KeyLease) -> Value {
+    json!({
+        "units": lease.units(),
+        "leased_elsewhere": lease.leased_elsewhere(),
+        // The age of the last report.
+        "age_millis": lease.age().as_millis(),
     })
 }
 

@@ -158,8 +158,9 @@
 //! looked up and refunded under the policy's own quota.
 //!
 //! Numbers of decisions are lists: allowed, denied, would have been denied (in shadow, or under a candidate), unavailable
-//! (503), and decided without the store. The last number counts decisions that are in the others too. They are the numbers of
-//! `tollgate_decisions_total`, see [`telemetry`](crate::telemetry).
+//! (503); then decided without the store, by [leased](crate::Consistency::Leased) units, and by denials that are kept. The last three
+//! numbers count decisions that are in the others too. They are the numbers of `tollgate_decisions_total`, see
+//! [`telemetry`](crate::telemetry).
 //!
 //! Changes apply to this process. Counts and resets in Redis apply to the fleet; decisions, history and modes are those of
 //! the instance that serves the page.
@@ -167,8 +168,8 @@
 //! # Cost
 //!
 //! A limiter without a dashboard pays for one check per decision. With one, a decision takes two atomic additions, and a
-//! task reads the numbers once a second. The history takes 13 KB for each pair of policy and tier with decisions, at most
-//! 3.4 MB.
+//! task reads the numbers once a second. The history takes 18 KB for each pair of policy and tier with decisions, at most
+//! 4.8 MB.
 
 mod access;
 mod api;

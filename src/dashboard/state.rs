@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::{
     decision::PolicyName,
     diagnosis::Warning,
-    policy::{OnOutage, Policy},
+    policy::{Consistency, OnOutage, Policy},
     rules::{ModeSetting, Rule, RuleMode},
     store::{Health, Outage, ServerStats, Stats},
 };
@@ -45,6 +45,9 @@ pub(super) fn state(shared: &SharedDashboard, stats: &Stats, health: &Health) ->
         "servers": servers,
         "keys": stats.keys(),
         "key_bytes": stats.bytes(),
+        // Null if no policy is leased.
+        "leased_keys": stats.leased_keys(),
+        "leased_units": stats.leased_units(),
         "held_slots": watched.limiter().held_slots(),
         // That of the latest slot of each track of the history.
         "latency": history.tracks().each_ref().map(Track::latest_latency),
@@ -68,6 +71,14 @@ fn policy_state(policy: &Policy, rule: Option<&Rule>) -> Value {
         OnOutage::Local => "local",
         OnOutage::Deny => "deny",
     });
+    let (consistency, overshoot) = match policy.consistency_choice() {
+        Consistency::Delayed { overshoot } => ("delayed", Some(overshoot.percent())),
+        Consistency::Leased => ("leased", None),
+        Consistency::Strict => ("strict", None),
+    };
+    state["consistency"] = json!(consistency);
+    // In percent of the burst. Null unless the policy is delayed.
+    state["overshoot"] = json!(overshoot);
     state["mode"] = json!(setting.map(|setting| setting.mode().name()));
     state["rollout"] = json!(setting.map(ModeSetting::rollout));
     // The limit that is tried beside the enforced one.

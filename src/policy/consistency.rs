@@ -126,6 +126,12 @@ impl Percent {
     pub(crate) fn is_a_part(self) -> bool {
         OVERSHOOTS.contains(&self.0)
     }
+
+    /// Returns the number of percent.
+    #[cfg(feature = "dashboard")]
+    pub(crate) fn percent(self) -> f64 {
+        f64::from(self.0) / 10.0
+    }
 }
 
 /// The least capacity of a policy whose units can be leased.

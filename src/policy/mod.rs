@@ -53,8 +53,10 @@ pub(crate) mod consistency;
 mod penalty;
 pub(crate) mod policy;
 
+#[cfg(any(feature = "dashboard", feature = "rules", all(feature = "redis", test)))]
+pub(crate) use self::consistency::Consistency;
 #[cfg(feature = "rules")]
-pub(crate) use self::consistency::{Consistency, Percent};
+pub(crate) use self::consistency::Percent;
 pub use self::penalty::{BanRecord, BanStatus, Penalty};
 #[cfg(feature = "top-keys")]
 pub(crate) use self::policy::NameHash;

@@ -287,6 +287,12 @@ impl Policy {
         self.counter.as_ref().unwrap_or(&Counter::CLOSED)
     }
 
+    /// Returns the [`consistency`](Self::consistency) that was chosen.
+    #[cfg(feature = "dashboard")]
+    pub(crate) fn consistency_choice(&self) -> Consistency {
+        self.consistency
+    }
+
     /// Returns whether instances lease units in advance.
     #[cfg(feature = "redis")]
     #[inline]

@@ -40,9 +40,13 @@ impl DecisionTally {
             (Outcome::Limited | Outcome::Unavailable, true) => WOULD_DENY,
         };
         counts[kind].fetch_add(1, Ordering::Relaxed);
-        if matches!(counted_by, CountedBy::Fallback | CountedBy::Uncounted) {
-            counts[FALLBACK].fetch_add(1, Ordering::Relaxed);
-        }
+        let place = match counted_by {
+            CountedBy::DenialCache => DENIAL_CACHE,
+            CountedBy::Fallback | CountedBy::Uncounted => FALLBACK,
+            CountedBy::Lease => LEASE,
+            CountedBy::InProcess | CountedBy::Shared => return,
+        };
+        counts[place].fetch_add(1, Ordering::Relaxed);
     }
 
     /// Counts a request for which the store returned an error.
@@ -77,14 +81,16 @@ pub(crate) struct DecisionCount<'a> {
     pub policy: &'a str,
     /// `none` for the policy's own quota.
     pub tier: &'a str,
-    /// Allowed, denied, would have been denied, unavailable. The last one is the part of all these that was not counted by
-    /// the store.
+    /// Allowed, denied, would have been denied, unavailable. The last three are parts of all these: those that were not counted by
+    /// the store, those by leased units, and denials that were kept.
     pub counts: [u64; KINDS],
 }
 
-pub(crate) const KINDS: usize = 5;
+pub(crate) const KINDS: usize = 7;
 const ALLOWED: usize = 0;
 const DENIED: usize = 1;
 const WOULD_DENY: usize = 2;
 const UNAVAILABLE: usize = 3;
 const FALLBACK: usize = 4;
+const LEASE: usize = 5;
+const DENIAL_CACHE: usize = 6;

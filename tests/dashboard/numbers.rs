@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 use axum::Router;
 use serde_json::{Value, json};
 use tollgate::{
-    OnOutage, Policy, Quota, RateLimitLayer, RateLimiter, RequestHead, dashboard::Dashboard,
-    extract::Header, rules::RuleMode, tiers::Tier,
+    Consistency, OnOutage, Percent, Policy, Quota, RateLimitLayer, RateLimiter, RequestHead,
+    dashboard::Dashboard, extract::Header, rules::RuleMode, tiers::Tier,
 };
 
-use super::{READ, WRITE, call, get, guarded, key_of, layer};
+use super::{READ, WRITE, call, get, guarded, key_of, layer, post};
 use crate::support::Server;
 
 #[tokio::test]
@@ -41,17 +41,17 @@ async fn state_lists_the_policies_with_their_quotas_and_modes() {
         json!([
             {
                 "name": "api", "limit": 100, "period_millis": 60_000, "burst": 20, "unit": null,
-                "algorithm": "token_bucket", "on_outage": "local", "mode": "enforce", "rollout": 100.0,
+                "algorithm": "token_bucket", "on_outage": "local", "consistency": "strict", "overshoot": null, "mode": "enforce", "rollout": 100.0,
                 "candidate": null,
             },
             {
                 "name": "uploads", "limit": 4, "period_millis": null, "burst": null, "unit": null,
-                "algorithm": "concurrency", "on_outage": "local", "mode": "shadow", "rollout": 100.0,
+                "algorithm": "concurrency", "on_outage": "local", "consistency": "strict", "overshoot": null, "mode": "shadow", "rollout": 100.0,
                 "candidate": null,
             },
             {
                 "name": "trial", "limit": 5, "period_millis": 3_600_000, "burst": null, "unit": null,
-                "algorithm": "token_bucket", "on_outage": "deny", "mode": "enforce", "rollout": 12.5,
+                "algorithm": "token_bucket", "on_outage": "deny", "consistency": "strict", "overshoot": null, "mode": "enforce", "rollout": 12.5,
                 "candidate": { "limit": 3, "period_millis": 3_600_000, "burst": null, "unit": null },
             },
         ])
@@ -92,10 +92,10 @@ async fn decisions_are_counted_by_policy_tier_and_outcome_since_the_dashboard_wa
         totals.sort_by_key(|(policy, tier, _)| format!("{policy}{tier}"));
         totals
     };
-    // Allowed, denied, would have been denied, unavailable, fallback.
+    // Allowed, denied, would have been denied, unavailable; then by the fallback, by leases and by kept denials.
     let expected = [
-        (json!("api"), json!("none"), json!([1, 2, 1, 0, 0])),
-        (json!("api"), json!("pro"), json!([2, 1, 0, 0, 0])),
+        (json!("api"), json!("none"), json!([1, 2, 1, 0, 0, 0, 0])),
+        (json!("api"), json!("pro"), json!([2, 1, 0, 0, 0, 0, 0])),
     ];
     let state = until(&router, "/api/state", |state| totals(state) == expected).await;
     assert_eq!(state["failed_decisions"], 0);
@@ -232,6 +232,57 @@ async fn until_calling(
         // Lets the sampler run, too.
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
+}
+
+/// A layer on Redis with one policy.
+fn on_redis(server: &Server, policy: Policy) -> RateLimitLayer {
+    let layer = RateLimitLayer::builder().policy(policy.key(Header::new("x-caller")));
+    layer.redis(server.url()).build().expect("a layer")
+}
+
+#[tokio::test]
+async fn leased_policy_is_shown_with_its_units_and_the_decisions_by_them() {
+    let server = Server::start();
+    let overshoot = Percent::new(2.5);
+    let policy = Policy::new("api", Quota::per_hour(100_000));
+    let layer = on_redis(
+        &server,
+        policy.consistency(Consistency::Delayed { overshoot }),
+    );
+    let router: Router = guarded(Dashboard::builder(&layer)).router();
+    let state = until_calling(&router, &layer, |state| {
+        state["decisions"][0]["totals"][5].as_u64() > Some(0)
+            && state["leased_units"].as_u64() > Some(0)
+    })
+    .await;
+    assert_eq!(state["policies"][0]["consistency"], "delayed");
+    assert_eq!(state["policies"][0]["overshoot"], 2.5);
+    assert_eq!(state["leased_keys"], 1);
+    let (_, found) = post(&router, "/api/key", r#"{"key":"ada"}"#).await;
+    let lease = &found["policies"][0]["lease"];
+    assert!(
+        lease["units"].is_u64() && lease["age_millis"].is_u64(),
+        "{found}"
+    );
+    assert_eq!(lease["leased_elsewhere"], 0);
+}
+
+#[tokio::test]
+async fn denials_that_are_kept_are_shown_with_their_end() {
+    let server = Server::start();
+    let layer = on_redis(&server, Policy::new("api", Quota::per_hour(3)));
+    let router: Router = guarded(Dashboard::builder(&layer)).router();
+    let state = until_calling(&router, &layer, |state| {
+        state["decisions"][0]["totals"][6].as_u64() > Some(0)
+    })
+    .await;
+    assert_eq!(state["leased_units"], Value::Null);
+    let (_, found) = post(&router, "/api/key", r#"{"key":"ada"}"#).await;
+    let found = &found["policies"][0];
+    if found["counted_by"] == "denial_cache" {
+        assert!(found["denied_millis"].as_u64() <= Some(2_000), "{found}");
+    }
+    assert_eq!(found["outcome"], "limited");
 }
 
 #[tokio::test]

@@ -9,9 +9,9 @@ const none = { median: null, p99: null, queue_p99: null };
 
 // Three seconds and one minute of a policy that allows 1, 2 and 3 requests, and denies none.
 function history() {
-  const series = (allowed) => [{ policy: 'api', tier: 'none', counts: [allowed, [], [], [], []] }];
+  const series = (allowed) => [{ policy: 'api', tier: 'none', counts: [allowed, [], [], [], [], [], []] }];
   return fromApi({
-    decisions: [{ policy: 'api', tier: 'none', totals: [6, 0, 0, 0, 0] }],
+    decisions: [{ policy: 'api', tier: 'none', totals: [6, 0, 0, 0, 0, 0, 0] }],
     tracks: [
       { step: 1, latest: 62, slots: 3, latency: [none, none, none], series: series([1, 2, 3]) },
       { step: 60, latest: 60, slots: 1, latency: [none], series: series([6]) },
@@ -34,8 +34,8 @@ test('a state adds the growth of its totals to its second and its minute', () =>
   extend(known, {
     second: 64,
     decisions: [
-      { policy: 'api', tier: 'none', totals: [10, 1, 0, 0, 0] },
-      { policy: 'new', tier: 'gold', totals: [5, 0, 0, 0, 0] },
+      { policy: 'api', tier: 'none', totals: [10, 1, 0, 0, 0, 0, 0] },
+      { policy: 'new', tier: 'gold', totals: [5, 0, 0, 0, 0, 0, 0] },
     ],
     latency: [{ ...none, median: 100 }, none],
   });
@@ -50,7 +50,7 @@ test('a state adds the growth of its totals to its second and its minute', () =>
 
 test('totals that fall, as after a restart, count as nothing', () => {
   const known = history();
-  extend(known, { second: 63, decisions: [{ policy: 'api', tier: 'none', totals: [2, 0, 0, 0, 0] }], latency: [none, none] });
+  extend(known, { second: 63, decisions: [{ policy: 'api', tier: 'none', totals: [2, 0, 0, 0, 0, 0, 0] }], latency: [none, none] });
   assert.deepEqual(sums(known.tracks[0], all)[0], [1, 2, 3, 0]);
 });
 

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import test from 'node:test';
 
 import {
-  count, denialText, duration, limitText, millis, nameOf, number, penaltyText, percent, size,
+  consistencyText, count, denialText, duration, limitText, millis, nameOf, number, penaltyText, percent, placeText, size,
 } from '../../src/dashboard/assets/text.mjs';
 
 test('numbers keep the digits that matter', () => {
@@ -29,6 +29,20 @@ test('a limit says all of its period, its burst and its algorithm', () => {
   assert.equal(limitText({ ...limit, period_millis: 90_500, burst: 20 }), '100 in 1 min 30.5 s, burst 20');
   assert.equal(limitText({ ...limit, unit: 'tokens', algorithm: 'fixed_window' }), '100 tokens a minute, fixed window');
   assert.equal(limitText({ ...limit, period_millis: null }), '100 at once');
+});
+
+test('a consistency is shown unless it is strict', () => {
+  assert.equal(consistencyText({ consistency: 'strict', overshoot: null }), '');
+  assert.equal(consistencyText({ consistency: 'leased', overshoot: null }), ', leased');
+  assert.equal(consistencyText({ consistency: 'delayed', overshoot: 2.5 }), ', delayed by 2.5 %');
+});
+
+test('what decides about a key has its units, or its time', () => {
+  const place = { counted_by: 'shared', lease: null, denied_millis: null };
+  assert.equal(placeText(place), 'shared');
+  assert.equal(placeText({ ...place, counted_by: 'denial_cache', denied_millis: 1200 }), 'denial cache, for 2 s');
+  const lease = { units: 1, leased_elsewhere: 31, age_millis: 85 };
+  assert.equal(placeText({ ...place, counted_by: 'lease', lease }), 'lease, 1 unit leased here, 31 elsewhere');
 });
 
 test('a penalty says what leads to a ban, or how long it lasts', () => {

@@ -6,6 +6,8 @@ export const KINDS = [
   { id: 'shadow', name: 'would deny' },
   { id: 'unavailable', name: 'unavailable' },
   { id: 'fallback', name: 'by fallback' },
+  { id: 'lease', name: 'by leases' },
+  { id: 'denial_cache', name: 'by kept denials' },
 ];
 const CAPACITY = [300, 360]; // slots of a second, and of a minute
 const RECENT = 5; // seconds of which rates are the average

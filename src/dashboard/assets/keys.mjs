@@ -6,7 +6,7 @@ import { $, button, element, fillOptions, group, meter, option, replaceChanged, 
 import { change, confirmed, report } from './notices.mjs';
 import { page, serverTime, tell, when, where } from './page.mjs';
 import { fill } from './table.mjs';
-import { count, denialText, duration, nameOf, number, penaltyText, time } from './text.mjs';
+import { count, denialText, duration, nameOf, number, penaltyText, placeText, time } from './text.mjs';
 
 export const KEY_HINT = 'Shows what is left of each policy. Charges nothing.';
 
@@ -68,7 +68,7 @@ function renderKey({ policies: rows, without_key: keyless }) {
       { text: entry.policy, head: true },
       { node: entry.limit ? group(meter(entry.remaining / entry.limit), left) : left },
       { text: entry.reset_millis === null ? '–' : entry.reset_millis ? `in ${duration(entry.reset_millis)}` : 'now' },
-      { text: entry.counted_by.replace('_', ' ') },
+      { text: placeText(entry) },
       ...optional.map(([, , cell]) => cell(entry)),
     ] };
   }), 'No policies');

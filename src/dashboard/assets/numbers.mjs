@@ -5,10 +5,11 @@ import { $, element, option, setText } from './elements.mjs';
 import { isPolicy, KINDS, pairOf, rates, seriesOf, shownSlots, sumOfLast, sums } from './history.mjs';
 import { page } from './page.mjs';
 import { fill } from './table.mjs';
-import { millis, number, size } from './text.mjs';
+import { count, millis, number, size } from './text.mjs';
 
 export function renderFigures() {
-  rates(page.history, isPolicy).forEach((rate, kind) => {
+  // Those by leases and by kept denials are shown for each policy.
+  rates(page.history, isPolicy).slice(0, 5).forEach((rate, kind) => {
     const total = page.state.decisions.filter(isPolicy).reduce((sum, row) => sum + row.totals[kind], 0);
     setText($(`rate-${kind}`), `${number(rate)} /s`);
     setText($(`total-${kind}`), `${number(total)} since the start`);
@@ -62,7 +63,7 @@ export function renderTiers() {
 }
 
 export function renderStore() {
-  const { servers, keys, key_bytes: bytes, held_slots: slots, health, latency: [latency] } = page.state;
+  const { servers, keys, key_bytes: bytes, held_slots: slots, leased_keys: leased, leased_units: units, health, latency: [latency] } = page.state;
   const facts = [];
   const hasRedis = servers.length > 0;
   facts.push(['Counted in', hasRedis ? 'Redis' : 'this process']);
@@ -77,6 +78,7 @@ export function renderStore() {
     facts.push(['Decided without Redis', `${number(health.fallback_decisions)} after failures, ${number(health.shed_decisions)} under load`]);
   }
   if (keys !== null) facts.push([hasRedis ? 'Keys here' : 'Keys', `${number(keys)}, ${size(bytes)}`]);
+  if (leased) facts.push(['Leased here', `${count(units, 'unit')} of ${count(leased, 'busy key')}`]);
   if (slots) facts.push(['Slots held', number(slots)]);
   if (page.state.failed_decisions) facts.push(['Errors', number(page.state.failed_decisions)]);
   const list = $('store');

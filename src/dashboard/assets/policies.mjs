@@ -6,7 +6,7 @@ import { rates, sumOfLast, sums } from './history.mjs';
 import { change, confirmed } from './notices.mjs';
 import { page } from './page.mjs';
 import { row } from './table.mjs';
-import { limitText, number, percent } from './text.mjs';
+import { consistencyText, limitText, number, percent } from './text.mjs';
 
 const MODES = ['enforce', 'shadow', 'off'];
 
@@ -54,11 +54,12 @@ function policyRow(policy, canSetModes) {
 }
 
 function updatePolicy(line, policy, canSetModes) {
-  const [allowed, denied, shadow, unavailable] = rates(page.history, (series) => series.policy === policy.name);
+  const [allowed, denied, shadow, unavailable, , leased, kept] = rates(page.history, (series) => series.policy === policy.name);
   const all = allowed + denied + shadow + unavailable;
   const candidate = policy.candidate ? `; candidate: ${limitText(policy.candidate)}` : '';
-  setText(line.cells[1], limitText(policy) + candidate);
-  setText(line.cells[2], `${number(all)} /s`);
+  setText(line.cells[1], limitText(policy) + consistencyText(policy) + candidate);
+  const places = [[leased, 'leases'], [kept, 'kept denials']].filter(([rate]) => rate);
+  setText(line.cells[2], [`${number(all)} /s`, ...places.map(([rate, name]) => `${percent(rate / all)} by ${name}`)].join(', '));
   const wouldDeny = shadow ? `, ${percent(shadow / all)} would be` : '';
   setText(line.cells[3], all ? percent(denied / all) + wouldDeny : '–');
   sparkline(line.cells[4].firstChild, policy.name);

@@ -57,6 +57,18 @@ export function limitText({ limit, period_millis: period, burst, unit, algorithm
   return `${number(limit)}${units} ${every}${more}${method}`;
 }
 
+export function consistencyText({ consistency, overshoot }) {
+  if (consistency === 'strict') return '';
+  return overshoot === null ? `, ${consistency}` : `, ${consistency} by ${number(overshoot)} %`;
+}
+
+// What decides about a key now.
+export function placeText({ counted_by: place, lease, denied_millis: denied }) {
+  const name = place.replace('_', ' ');
+  if (lease) return `${name}, ${count(lease.units, 'unit')} leased here, ${number(lease.leased_elsewhere)} elsewhere`;
+  return denied ? `${name}, for ${duration(denied)}` : name;
+}
+
 export function penaltyText(penalty) {
   if (!penalty) return 'none';
   const bans = penalty.bans ? `, ban ${number(penalty.bans)}` : '';
