@@ -27,8 +27,8 @@ pub struct PolicyState {
     /// Start time if admitted, retry time if denied. One field, so that a decision fits into 128 bytes and is copied
     /// inline.
     at: Timestamp,
-    /// The key's total of refunds before the charge. What is denied is charged nothing: of a banned key it is the end of the ban in
-    /// microseconds, and of another one by how many microseconds leased units prolong the wait.
+    /// The key's total of refunds before the charge. Denied charges have no refunds: for a banned key it is the end of the ban in
+    /// microseconds, and for another one the microseconds by which leased units prolong the wait.
     refunded_or_denied: u64,
 }
 
@@ -115,27 +115,15 @@ impl PolicyState {
         self
     }
 
-    /// Sets the key's running total of refunds, which a later refund of this charge needs.
+    /// Sets the key's running total of refunds, which a later refund of this charge needs; for a denial by Redis, the
+    /// microseconds by which leased units prolong its wait.
     ///
-    /// Default: 0. Ignored for a denied charge. See [`RefundToken::refunded_before`](crate::algorithm::RefundToken::refunded_before).
+    /// Default: 0. See [`RefundToken::refunded_before`](crate::algorithm::RefundToken::refunded_before).
     #[must_use]
     #[inline]
     pub(crate) fn with_refunded_before(mut self, total: u64) -> Self {
-        if self.outcome != Outcome::Limited {
+        if self.cause != Some(DeniedBy::Ban) {
             self.refunded_or_denied = total;
-        }
-        self
-    }
-
-    /// Sets by how many microseconds units that instances have leased prolong the wait of a denial.
-    ///
-    /// Default: 0. Ignored for a charge that was not denied by its quota.
-    #[cfg(feature = "redis")]
-    #[must_use]
-    #[inline]
-    pub(crate) fn with_leased_wait(mut self, micros: u64) -> Self {
-        if self.denied_by() == Some(DeniedBy::Quota) {
-            self.refunded_or_denied = micros;
         }
         self
     }
@@ -322,7 +310,7 @@ impl PolicyState {
         }
     }
 
-    /// Returns for how long a denial by the quota holds at least, whatever becomes of the units that instances have leased.
+    /// Returns for how long a denial by Redis holds at least, whatever becomes of the units that instances have leased.
     #[cfg(feature = "redis")]
     pub(crate) fn certain_wait(&self, decided_at: Timestamp) -> Duration {
         match self.retry() {

@@ -41,8 +41,8 @@
 //! # Age
 //!
 //! The state is read from where the next request would be counted: Redis, this process, or the fallback. It is as old as the
-//! [call](PolicyExplanation::counted_at), also if this instance has leased units or keeps a denial. During an outage it continues from the last state that Redis returned, which is as
-//! old as the outage [at least](PolicyExplanation::shared_count_age).
+//! [call](PolicyExplanation::counted_at), also if this instance has leased units or keeps a denial. During an outage it continues
+//! from the last state that Redis returned, which is as old as the outage [at least](PolicyExplanation::shared_count_age).
 //!
 //! # Leases and kept denials
 //!

@@ -366,10 +366,8 @@ pub(super) struct ChargeReply {
     pub has_room: bool,
     /// The integers that describe the state. The first ones are set, by [`reply_len`].
     pub numbers: [u64; 3],
-    /// By how many microseconds refunds have moved the TAT of the key's bucket so far; 0 for a denied charge.
-    pub refunded: u64,
-    /// Microseconds of leased units in the TAT of a denied charge.
-    pub leased: u64,
+    /// Microseconds by which refunds have moved the TAT of the key's bucket so far; for a denied charge, those of leased units in it.
+    pub refunded_or_leased: u64,
     /// When the ban of the key ends in microseconds; 0 without one.
     pub banned_until: u64,
 }
@@ -446,16 +444,14 @@ pub(super) fn decode(
         Counter::Concurrency(slots) => usage_and_retry(slots, &slots.state(first), charge, now),
     };
     let own = if reply.has_room { Retry::Now } else { retry };
-    let (refunded, leased) = if charge.is_away() {
-        let note = PotNote::of(second, third).0;
-        (note, note)
+    let more = if charge.is_away() {
+        PotNote::of(second, third).0
     } else {
-        (reply.refunded, reply.leased)
+        reply.refunded_or_leased
     };
     let mut state = PolicyState::counted(*charge.policy().name(), usage, own)
         .with_start(starts_at)
-        .with_refunded_before(refunded)
-        .with_leased_wait(leased)
+        .with_refunded_before(more)
         .with_shadow(charge.is_shadow());
     let counts = !is_made && charge.policy().counts_denied() && !charge.is_shadow();
     if counts && !state.has_room_for(charge.units()) {

@@ -281,14 +281,11 @@ impl Integers<'_> {
         for number in &mut numbers[..len] {
             *number = self.next()?;
         }
-        let has_room = flags & ROOM > 0;
-        let more = if flags < MORE { 0 } else { self.next()? };
-        let [refunded, leased] = if has_room { [more, 0] } else { [0, more] };
+        let refunded_or_leased = if flags < MORE { 0 } else { self.next()? };
         Ok(ChargeReply {
-            has_room,
+            has_room: flags & ROOM > 0,
             numbers,
-            refunded,
-            leased,
+            refunded_or_leased,
             banned_until: 0,
         })
     }
