@@ -10,6 +10,7 @@
 --          CANDIDATE_COUNT_DENIED  CANDIDATE and COUNT_DENIED
 --          COUNT_DENIED  a denied attempt consumes quota too, at most until none is left
 --          FORCE         make the charge even if it does not fit
+--          LEASE         report leased units, and lease units. One argument follows: the report, see lua/lease.lua
 --          PENALTY       ban the key after several denials. lua/penalty.lua lists its arguments; a mark may follow
 --          MERGE         add units that were admitted without Redis, at most until no quota is left. Two arguments
 --                        follow: the least usage before them, as units or as a TAT, and the time in us from which on
@@ -162,12 +163,12 @@ while argument <= last_argument do
       tag = ARGV[argument]
       kind = sub(tag, 1, 1)
     end
-    local counts_denied, is_forced, is_probe, is_queue, refund_at, refunded_before, merge_from, merge_until
+    local counts_denied, is_forced, is_probe, is_queue, refund_at, refunded_before, merge_from, merge_until, report
     local is_shadow, is_candidate
     -- A mark is one byte; a tag followed by the quota's tag is longer.
     if #tag == 1
       and (kind == COUNT_DENIED or kind == FORCE or kind == PROBE or kind == REFUND or kind == REFUND_QUEUE
-        or kind == MERGE or kind == SHADOW or kind == CANDIDATE
+        or kind == MERGE or kind == LEASE or kind == SHADOW or kind == CANDIDATE
         or kind == SHADOW_COUNT_DENIED or kind == CANDIDATE_COUNT_DENIED) then
       if kind == SHADOW_COUNT_DENIED then
         is_shadow, kind = true, COUNT_DENIED
@@ -185,6 +186,9 @@ while argument <= last_argument do
       elseif kind == MERGE then
         is_forced, merge_from, merge_until = true, ARGV[argument + 1] + 0, ARGV[argument + 2] + 0
         argument = argument + 2
+      elseif kind == LEASE then
+        argument = argument + 1
+        report = ARGV[argument]
       end
       argument = argument + 1
       tag = ARGV[argument]
@@ -211,17 +215,21 @@ while argument <= last_argument do
     --                     uncounted_ttl       was changed, and its TTL
     --                     uncounted_commands  run if the charge is not counted
     --   failure         the error of the first command that the server refused
+    -- If units were leased, it sets `born` to `over` as in lua/lease.lua. With a report, it also sets
+    --   room, capacity  the units that fit besides those that are charged, and the most units
+    --   is_new          whether nothing was charged or leased before
+    --   is_other        whether the state is that of another quota
     local stored, is_ours, argument_count, value, patches, ttl_millis, extra, more, new1, new2, new3
     local has_room, number_count, refunded_flag = false, 1, 0
     local old1, old2, old3 = 0, 0, 0
+    local born, turn, before, latest, asked, over
+    local kept, is_late, is_new, is_other, is_reset, room, capacity
     local ban
     if penalty_at then
       include('penalty.lua')
     end
     if kind == BUCKET or kind == UNEVEN_BUCKET then
       include('token_bucket.lua')
-    elseif kind == LEASE then
-      include('lease.lua')
     elseif kind == POT or kind == POT_REPORT then
       include('pot.lua')
     elseif kind == CLOCK_WINDOW or kind == FIRST_HIT_WINDOW or kind == MONTH_WINDOW then
@@ -236,6 +244,9 @@ while argument <= last_argument do
       return redis.error_reply('ERR decide: unknown tag')
     end
 
+    if room then
+      include('lease.lua')
+    end
     if ban then
       include('denial.lua')
     end
@@ -294,7 +305,7 @@ while argument <= last_argument do
       -- A list, because a table with named fields costs more to create. Phase 2 names the indices.
       records[charge_number] = {
         (has_room and 1 or 0) + refunded_flag, number_count, old1, old2, old3, new1, new2, new3,
-        stored, value, patches, ttl_millis, extra, counts_denied, is_candidate,
+        stored, value, patches, ttl_millis, extra, counts_denied, is_candidate, more,
       }
     end
   end
@@ -304,7 +315,7 @@ while argument <= last_argument do
   if records then
     -- Indices in a record. The old and the new integers follow OLD and NEW.
     local FLAGS, NUMBER_COUNT, OLD, NEW, STORED, VALUE, TTL_MILLIS, EXTRA, COUNTS_DENIED = 1, 2, 2, 5, 9, 10, 12, 13, 14
-    local IS_CANDIDATE = 15
+    local IS_CANDIDATE, MORE = 15, 16
     for i = 1, charge_count do
       local key, record = KEYS[keys_before + i], records[i]
       local value, patches, ttl_millis, extra, counts_denied = unpack(record, VALUE, COUNTS_DENIED)
@@ -369,7 +380,7 @@ while argument <= last_argument do
           local other = records[j]
           reply[reply_index] = other[FLAGS]
           for number = 1, other[NUMBER_COUNT] do
-            reply[reply_index + number] = other[OLD + number]
+            reply[reply_index + number] = number > 3 and other[MORE][number - 3] or other[OLD + number]
           end
           reply_index = reply_index + 1 + other[NUMBER_COUNT]
         end
@@ -377,7 +388,8 @@ while argument <= last_argument do
 
       reply[reply_index] = record[FLAGS]
       for number = 1, record[NUMBER_COUNT] do
-        reply[reply_index + number] = record[(is_counted and NEW or OLD) + number]
+        reply[reply_index + number] = number > 3 and record[MORE][number - 3]
+          or record[(is_counted and NEW or OLD) + number]
       end
       reply_index = reply_index + 1 + record[NUMBER_COUNT]
     end

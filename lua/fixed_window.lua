@@ -9,8 +9,10 @@
 --        cost    units; 0 peeks
 --        limit   units
 --        length  of the window in ms; unused for months
--- Reply  the end of the window in us, and the units used in it
--- State  12 bytes, or 13 for FIRST_HIT_WINDOW, whose end may be any microsecond:
+-- Reply  the end of the window in us, and the units used in it; then, for a denied charge, the leased units among them
+--        if there are any
+-- State  12 bytes, or 13 for FIRST_HIT_WINDOW, whose end may be any microsecond; then 22 while units are leased
+--        (lua/lease.lua):
 --
 --          0          6             10          12        0          7             11          13
 --          +----------+-------------+-----------+         +----------+-------------+-----------+
@@ -33,17 +35,34 @@ end
 stored = redis_pcall('GET', key)
 is_ours = not stored or #stored > 0
 local ends, used, stored_tag
+-- The leases as they are stored, or ''; how many units that is, and how many can be charged besides.
+local leases, leased, free = '', 0, limit
 if stored and is_ours then
-  if #stored == 12 then
+  local bytes = #stored
+  if bytes > 13 then
+    leases, bytes = sub(stored, -22), bytes - 22
+  end
+  if bytes == 12 then
     ends, used, stored_tag = unpack_bytes('>I6I4c2', stored)
     ends = ends * 1000
-  elseif #stored == 13 then
+  elseif bytes == 13 then
     ends, used, stored_tag = unpack_bytes('>I7I4c2', stored)
   end
   is_ours = ends and ends >= EARLIEST and ends <= now + FURTHEST
 end
 
 local is_open = ends and is_ours and ends > now
+if leases ~= '' and is_ours then
+  local ended = 0
+  include('window_leases.lua')
+  used = used + ended < 2 ^ 32 and used + ended or 2 ^ 32 - 1
+end
+if report and is_ours then
+  is_new, is_other = not is_open, is_open and stored_tag ~= quota_tag
+  include('lease_report.lua')
+  -- lua/lease.lua stores the leases.
+  leases, leased = '', 0
+end
 if is_ours and not (is_open and stored_tag == quota_tag) then
   if kind == CLOCK_WINDOW then
     ends = (now_millis - now_millis % length + length) * 1000
@@ -72,12 +91,17 @@ if is_ours and not (is_open and stored_tag == quota_tag) then
     -- The window was changed: the units used stay used, until the end of the new window. This is stored even if the
     -- charge is denied, because the old window would end at its own time.
     extra = {
-      uncounted_value = pack_bytes(layout, ends / time_unit, used, quota_tag),
+      uncounted_value = pack_bytes(layout, ends / time_unit, used, quota_tag) .. leases,
       uncounted_ttl = ceil((ends - now) / 1000) + TTL_MARGIN,
     }
   elseif not is_open then
     used = 0
   end
+end
+if is_reset and is_ours then
+  used = 0
+  -- Without leased units, the next hit is the first one.
+  ends = kind == FIRST_HIT_WINDOW and before + latest == 0 and now or ends
 end
 
 if is_ours and refund_at then
@@ -97,15 +121,28 @@ elseif is_ours then
     cost = now < merge_until and (merged < most and merged or most) - used or 0
   end
   old1, old2, new1 = ends, used, ends
-  has_room = is_forced or cost == 0 or used + cost <= limit
-  if cost > 0 and (has_room or counts_denied) then
+  has_room = is_forced or cost == 0 or used + cost <= free
+  if leased > 0 and (cost == 0 or not has_room) then
+    -- As if all leased units were spent, so that the retry time holds whatever becomes of them.
+    old2 = used + leased
+    if not has_room then
+      number_count, refunded_flag, old3, new3 = 3, 2, leased, leased
+    end
+  end
+  if (cost > 0 or report) and (has_room or counts_denied) then
     new2 = used + cost
-    -- A lowered limit takes no units back. A forced charge may exceed the limit, up to what 4 bytes hold.
+    -- A denied attempt takes what is left. A forced charge may exceed the limit, as may others while units are leased.
     local most = used > limit and used or limit
-    most = is_forced and 2 ^ 32 - 1 or most
+    most = has_room and 2 ^ 32 - 1 or most
     if new2 > most then
       new2 = most
     end
     value, ttl_millis = pack_bytes(layout, ends / time_unit, new2, quota_tag), ceil((ends - now) / 1000) + TTL_MARGIN
   end
+  if report then
+    room, capacity = limit - new2, limit
+  end
+end
+if value and leases ~= '' then
+  value = value .. leases
 end

@@ -73,8 +73,9 @@ argument_count, number_count = 5, 3
 stored = redis_pcall('GET', key)
 is_ours = not stored or #stored == 115
 local ends, tat, began, waits, share_tat, owed_since, asked_at = 0, 0, 0, 0, 0, 0, 0
-local left, spent, reported, missed, asked, turn, born = 0, 0, 0, 0, 0, 0, 0
+local left, spent, reported, missed = 0, 0, 0, 0
 local elsewhere, low, owed, all_asked, back, number, part, refunded, dry_until = 0, 0, 0, 0, 0, 0, 0, 0, 0
+asked, turn, born = 0, 0, 0
 if stored and is_ours then
   ends, tat, began, waits, share_tat, owed_since, asked_at, left, spent, reported, missed, asked, turn, born, elsewhere,
     low, owed, all_asked, back, number, part, refunded, dry_until =
@@ -187,8 +188,8 @@ elseif is_ours then
     end
     if share == 0 then
       -- It is worth waiting if the home may have enough for all that were denied since the last report.
-      local room = with_others + ceil(missed * micros / units) - now <= span
-      is_missing = room and now >= dry_until and 2 or 0
+      local may_fit = with_others + ceil(missed * micros / units) - now <= span
+      is_missing = may_fit and now >= dry_until and 2 or 0
       is_shared = waits == NEVER and 4 or 0
     end
     -- Others may have the units that seem to be free.

@@ -7,8 +7,9 @@
 --        limit   units
 --        length  of a window in ms
 --        tick    us; the weight changes once per tick
--- Reply  the end of the current window in us, the units used in the previous window, the units used in the current one
--- State  19 bytes:
+-- Reply  the end of the current window in us, the units used in the previous window, the units used in the current one;
+--        then, for a denied charge, the leased units among them if there are any
+-- State  19 bytes; then 22 while units are leased (lua/lease.lua):
 --
 --          0          6                10              14            19
 --          +----------+----------------+---------------+-------------+
@@ -36,13 +37,21 @@ is_ours = not stored or #stored > 0
 -- Whether `stored` holds units that still count, under the present length.
 local is_current = false
 local ends, previous, current = now_millis - now_millis % length + length, 0, 0
+-- The leases as they are stored, or ''; how many units that is, and how many can be charged besides.
+local leases, leased, free = '', 0, limit
 if stored and is_ours then
-  is_ours = #stored == 19
+  is_ours = #stored == 19 or #stored == 41
   if is_ours then
     local stored_end, stored_previous, stored_current, stored_length = unpack_bytes('>I6I4I4I5', stored)
     is_ours = stored_end * 1000 >= EARLIEST and stored_end * 1000 <= now + FURTHEST and stored_length > 0
+    local is_open, ended = now_millis < stored_end, 0
+    if is_ours and #stored == 41 then
+      leases = sub(stored, 20)
+      include('window_leases.lua')
+      stored_current = stored_current + ended < 2 ^ 32 and stored_current + ended or 2 ^ 32 - 1
+    end
     if is_ours and now_millis < stored_end + stored_length then
-      if now_millis >= stored_end then
+      if not is_open then
         stored_end, stored_previous, stored_current = stored_end + stored_length, stored_current, 0
       end
       if stored_length == length then
@@ -56,15 +65,26 @@ if stored and is_ours then
         if current > 2 ^ 32 - 1 then
           current = 2 ^ 32 - 1
         end
-        if (cost > 0 or merge_from) and current > 0 and not refund_at then
+        is_other = report and current + leased > 0
+        if (cost > 0 or merge_from) and current + leased > 0 and not refund_at then
           extra = {
-            uncounted_value = pack_bytes('>I6I4I4I5', ends, 0, current, length),
+            uncounted_value = pack_bytes('>I6I4I4I5', ends, 0, current, length) .. leases,
             uncounted_ttl = ends + length - now_millis + TTL_MARGIN,
           }
         end
       end
     end
   end
+end
+
+if report and is_ours then
+  is_new = not is_current and not is_other
+  include('lease_report.lua')
+  if is_reset then
+    previous, current = 0, 0
+  end
+  -- lua/lease.lua stores the leases.
+  leases, leased = '', 0
 end
 
 if is_ours and refund_at then
@@ -90,15 +110,28 @@ elseif is_ours then
     local merged, most = (merge_from > used and merge_from or used) + cost, used > limit and used or limit
     cost = now < merge_until and (merged < most and merged or most) - used or 0
   end
-  has_room = is_forced or cost == 0 or current + weighted + cost <= limit
-  if cost > 0 and (has_room or counts_denied) then
-    -- A lowered limit takes no units back. A forced charge may exceed the limit, up to what 4 bytes hold.
+  has_room = is_forced or cost == 0 or current + weighted + cost <= free
+  if leased > 0 and (cost == 0 or not has_room) then
+    -- As if all leased units were spent, so that the retry time holds whatever becomes of them.
+    old3 = current + leased
+    if not has_room then
+      number_count, refunded_flag, more = 4, 2, { leased }
+    end
+  end
+  if (cost > 0 or report) and (has_room or counts_denied) then
+    -- A denied attempt takes what is left. A forced charge may exceed the limit, as may others while units are leased.
     local most = current > limit and current or limit
-    most = is_forced and 2 ^ 32 - 1 or most
+    most = has_room and 2 ^ 32 - 1 or most
     new1, new2, new3 = old1, previous, current + cost
     if new3 > most then
       new3 = most
     end
     value, ttl_millis = pack_bytes('>I6I4I4I5', ends, previous, new3, length), ends + length - now_millis + TTL_MARGIN
   end
+  if report then
+    room, capacity = limit - weighted - new3, limit
+  end
+end
+if value and leases ~= '' then
+  value = value .. leases
 end

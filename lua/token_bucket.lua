@@ -12,7 +12,8 @@
 --          span       as above
 --          units      number of units that come back in each `micros`
 --          micros     us
---        A refund and a merge take BUCKET at every rate: the increment is the us that the units moved the TAT.
+--        A refund and a merge take BUCKET at every rate: the increment is the us that the units moved the TAT. A report
+--        of leased units takes UNEVEN_BUCKET.
 -- Reply  the TAT in us; then, if it is not 0, the key's total of refunds in us, or for a denied charge the us of leased
 --        units in its TAT
 -- State  11 bytes; 18 once a charge was refunded; then 14 for each span of free turns of a queue, at most 32, or 22
@@ -91,7 +92,7 @@ if stored and is_ours then
 end
 
 if leases and is_ours then
-  local born, turn, before, latest, asked, over = unpack_bytes('>I4I4I4I4I4I2', leases)
+  born, turn, before, latest, asked, over = unpack_bytes('>I4I4I4I4I4I2', leases)
   leases_life = 2 * span
   if (cost > 0 or kind == UNEVEN_BUCKET) and not refund_at and not merge_from and not is_forced then
     -- An increment is that of one unit, or of a policy that is not leased: then all leases take a quarter of the span.
@@ -103,13 +104,15 @@ if leases and is_ours then
       units, micros = ARGV[argument + 3] + 0, ARGV[argument + 4] + 0
     end
     include('ended_leases.lua')
-    local leased = before + latest
-    leased_micros = floor(leased / units) * micros + ceil(leased % units * micros / units)
-    if kind == BUCKET then
-      tat = tat < most and tat or most
-      leased_micros = leased_micros < most_leased and leased_micros or most_leased
+    if not report then
+      local leased = before + latest
+      leased_micros = floor(leased / units) * micros + ceil(leased % units * micros / units)
+      if kind == BUCKET then
+        tat = tat < most and tat or most
+        leased_micros = leased_micros < most_leased and leased_micros or most_leased
+      end
+      span = span - leased_micros + (leased > 0 and overdraft or 0)
     end
-    span = span - leased_micros + (leased > 0 and overdraft or 0)
     leases = pack_bytes('>I4I4I4I4I4I2', born, turn, before, latest, asked, over)
   end
   leases_end = (turn + 2) * TURN
@@ -117,6 +120,22 @@ if leases and is_ours then
     -- Nothing was leased for two turns, so the number of requests is of no use; nor is the key ahead of its limit.
     leases = nil
   end
+end
+
+if report and is_ours then
+  local units, micros = ARGV[argument + 3] + 0, ARGV[argument + 4] + 0
+  is_other = is_changed or tat > now and free_turns ~= ''
+  include('lease_report.lua')
+  if is_reset then
+    tat, refunded = now, 0
+  end
+  if not is_late then
+    -- The charges that were made before these have their ends earlier by as much, as after a refund here.
+    local back = unpack_bytes('>I4', report, 27)
+    refunded = (refunded + floor(back / units) * micros + ceil(back % units * micros / units)) % EXACT
+  end
+  -- lua/lease.lua stores the leases.
+  free_turns, leases, leases_end, leases_life = '', '', (turn + 2) * TURN, 2 * span
 end
 
 if is_ours and refund_at then
@@ -134,20 +153,20 @@ if is_ours and refund_at then
         end
         outstanding = tat - start
       elseif finish < tat and finish > now then
-        local before, after = '', ''
-        for turn = 1, #free_turns, 14 do
-          local other_start, other_finish = unpack_bytes('>I7I7', free_turns, turn)
+        local earlier, later = '', ''
+        for at = 1, #free_turns, 14 do
+          local other_start, other_finish = unpack_bytes('>I7I7', free_turns, at)
           if other_finish < start then
-            before = other_finish > now and before .. sub(free_turns, turn, turn + 13) or before
+            earlier = other_finish > now and earlier .. sub(free_turns, at, at + 13) or earlier
           elseif other_start > finish then
-            after = sub(free_turns, turn)
+            later = sub(free_turns, at)
             break
           else
             start = other_start < start and other_start or start
             finish = other_finish > finish and other_finish or finish
           end
         end
-        free_turns = before .. pack_bytes('>I7I7', start, finish) .. after
+        free_turns = earlier .. pack_bytes('>I7I7', start, finish) .. later
         -- The most that are kept are 32.
         free_turns = #free_turns > 448 and sub(free_turns, -448) or free_turns
       end
@@ -177,7 +196,7 @@ elseif is_ours then
   end
   local after
   if cost == 0 then
-    has_room = true
+    has_room, after = true, report and from
     if leased_micros and leased_micros > 0 then
       old1 = from + leased_micros
     end
@@ -185,16 +204,10 @@ elseif is_ours then
     if kind == BUCKET then
       after = from + cost
     else
-      local units, micros = ARGV[argument + 3] + 0, ARGV[argument + 4] + 0
+      local steps, units, micros = cost, ARGV[argument + 3] + 0, ARGV[argument + 4] + 0
       -- `cost` is below 2^52 as well, because the Rust side rejects other quotas.
       assert(units * micros < EXACT, 'token bucket: rate too fine for doubles')
-      -- TATs lie on the lattice ceil(k * micros / units), so that fractions do not add up. Find the point at or before
-      -- the TAT, and add the distance from it to the point `cost` further on.
-      local point = floor((from % micros) * units / micros)
-      local target = point + cost
-      local periods = floor(target / units)
-      after = from + periods * micros
-        + ceil((target - periods * units) * micros / units) - ceil(point * micros / units)
+      include('lattice.lua')
     end
     has_room = is_forced or after - now <= span
     if leased_micros and not has_room then
@@ -216,6 +229,11 @@ elseif is_ours then
   if after then
     new1 = after
     value, ttl_millis = pack_bytes('>I7c4', after, quota_tag), ceil((after - now) / 1000) + TTL_MARGIN
+  end
+  if report then
+    local units, micros, free = ARGV[argument + 3] + 0, ARGV[argument + 4] + 0, now + span - after
+    room = floor(free / micros) * units + floor(free % micros * units / micros)
+    capacity = floor(span / micros) * units + floor(span % micros * units / micros)
   end
 end
 

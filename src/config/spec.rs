@@ -146,8 +146,8 @@ mappings! {
         outage?: OutageName,
         /// Whether each request asks Redis. Default: `strict`.
         consistency?: ConsistencyName,
-        /// With `consistency: delayed`, by how much the limit may be exceeded: 0.1 to 100, in percent of the burst, such as `2` or
-        /// `2%`.
+        /// With `consistency: delayed`, by how much the limit may be exceeded: 0.1 to 100, in percent of the burst or of the limit
+        /// of a window, such as `2` or `2%`.
         #[schemars(with = "Option<Percentage>")]
         overshoot?: f64,
     }

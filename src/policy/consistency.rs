@@ -14,21 +14,24 @@ use crate::algorithm::Counter;
 /// | `Leased` | is mostly decided at once, in process | about 6 reports a second for each busy key and instance | the same |
 /// | `Delayed` | is mostly decided at once, also far above the limit | about 6 reports a second, or one each time that `overshoot * burst` units have come back | `burst * (1 + overshoot) + rate * t` |
 ///
+/// The last column is that of buckets. A fixed window admits its limit in each window, and a sliding window counter by its estimate;
+/// under `Delayed`, `limit * (1 + overshoot)`.
+///
 /// Without Redis, this has no effect. The page `docs/consistency.md` of the package compares them: when to choose which, what a
 /// crash costs, and in which cases leased units are admitted besides the limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Consistency {
     /// As [`Leased`](Self::Leased), but while units are leased, all instances together may be ahead of the limit by a part of the
-    /// burst. So keys that are asked for more than the limit are decided in process too.
+    /// burst, or of the limit of a window. So keys that are asked for more than the limit are decided in process too.
     Delayed {
-        /// The part of the burst, from 0.1 to 100 %. It saves calls if it is 4 units or more for each instance.
+        /// The part of the burst or limit, from 0.1 to 100 %. It saves calls if it is 4 units or more for each instance.
         overshoot: Percent,
     },
     /// Instances lease units of busy keys in advance, and spend them without a round trip.
     ///
-    /// For token and leaky buckets with a burst of 16 units or more, and best 16 for each instance. Not with counted denials or a
-    /// penalty.
+    /// For token and leaky buckets with a burst of 16 units or more, and for fixed windows and sliding window counters with a limit
+    /// of 16 or more; best 16 for each instance. Not with counted denials or a penalty.
     Leased,
     /// The shared store makes each decision.
     #[default]
@@ -36,7 +39,7 @@ pub enum Consistency {
 }
 
 impl Consistency {
-    /// Returns by how much the limit may be exceeded, in 1/1000 of the burst.
+    /// Returns by how much the limit may be exceeded, in 1/1000 of it.
     #[cfg(feature = "redis")]
     pub(crate) fn overshoot(self) -> u16 {
         match self {
@@ -61,16 +64,23 @@ impl Consistency {
             Counter::Bucket(bucket) if bucket.is_queue() => {
                 "each request of a queue needs its own turn"
             }
-            Counter::Bucket(_) if notes_denied => {
+            Counter::Concurrency(_) => "slots are held, not spent",
+            Counter::SlidingLog(_) => {
+                "a sliding log needs the time of each request: use another algorithm"
+            }
+            _ if notes_denied => {
                 "the shared store must see each request that is denied: remove the penalty and count_denied()"
             }
             Counter::Bucket(bucket) if bucket.capacity() < LEAST_LEASED => {
                 "instances lease a quarter of the burst, and at least 4 units: set a burst of 16 or more, best for each instance"
             }
-            Counter::Bucket(_) => return self.validate_overshoot(),
-            Counter::Concurrency(_) => "slots are held, not spent",
-            Counter::FixedWindow(_) | Counter::SlidingLog(_) | Counter::SlidingWindow(_) => {
-                "only token and leaky buckets can be leased"
+            Counter::FixedWindow(_) | Counter::SlidingWindow(_)
+                if counter.limit() < LEAST_LEASED =>
+            {
+                "instances lease a quarter of the limit, and at least 4 units: set a limit of 16 or more, best for each instance"
+            }
+            Counter::Bucket(_) | Counter::FixedWindow(_) | Counter::SlidingWindow(_) => {
+                return self.validate_overshoot();
             }
         };
         Err(format!(
@@ -134,7 +144,7 @@ impl Percent {
     }
 }
 
-/// The least capacity of a policy whose units can be leased.
+/// The least burst or limit of a policy whose units can be leased.
 const LEAST_LEASED: u64 = 16;
 /// The least and the greatest overshoot, in 1/1000.
 const OVERSHOOTS: RangeInclusive<u16> = 1..=1_000;

@@ -11,7 +11,7 @@
 //! A denial has the time from which a request of its cost can succeed, if nothing more is charged. Whatever others charge only
 //! moves that time away. So a request of the same cost or more is denied until then, by any instance: a bucket's TAT and the counts
 //! of the present windows only rise, and the wait includes the fall of the window before. Units that instances have leased may come
-//! back, so they are left out of a bucket's wait. That holds for policies
+//! back, so they are left out of the wait. That holds for policies
 //! that are counted by units and that a denied request leaves alone: not for concurrency, queues, counted denials and penalties.
 //! A request with a shadow charge or a peek asks Redis too, since it is to learn their state.
 //!

@@ -15,7 +15,7 @@ use crate::{
 use super::{
     client::Client,
     connection::classify,
-    protocol::{LeaseReport, Request, malformed},
+    protocol::{LeaseReport, Request, has_leases, malformed},
     route,
 };
 
@@ -33,8 +33,9 @@ pub(super) fn reset(
     let mut keys: Vec<_> = client.keyspace.all_keys(policy, key).collect();
     keys.push(client.keyspace.ban_key(policy, key));
     // Without what is leased, Redis would grant these units again.
-    let leased = may_be_leased.then(|| policy.charge(*key));
-    let leased = leased.and_then(|charge| {
+    let leased = may_be_leased && has_leases(policy.counter());
+    let leased = leased.then(|| policy.charge(*key));
+    let leased = leased.map(|charge| {
         let own = client.keyspace.key_of(&charge);
         keys.retain(|key| *key != own);
         Request::lease(&client.keyspace, &charge, LeaseReport::RESET)

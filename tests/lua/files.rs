@@ -37,11 +37,14 @@ fn algorithms() -> BTreeMap<String, String> {
         DECIDE,
         DENIAL,
         ENDED_LEASES,
+        LATTICE,
         LEASE,
+        LEASE_REPORT,
         MEMBERS,
         PENALTY,
         RULES,
         TOP_KEYS,
+        WINDOW_LEASES,
     ] {
         files.remove(other).expect("a file of another kind");
     }
@@ -60,11 +63,14 @@ const BLOCKS: &str = "blocks.lua";
 const DECIDE: &str = "decide.lua";
 const DENIAL: &str = "denial.lua";
 const ENDED_LEASES: &str = "ended_leases.lua";
+const LATTICE: &str = "lattice.lua";
 const LEASE: &str = "lease.lua";
+const LEASE_REPORT: &str = "lease_report.lua";
 const MEMBERS: &str = "members.lua";
 const PENALTY: &str = "penalty.lua";
 const RULES: &str = "rules.lua";
 const TOP_KEYS: &str = "top_keys.lua";
+const WINDOW_LEASES: &str = "window_leases.lua";
 
 // === Tools ===
 
@@ -295,10 +301,10 @@ fn begins_with_bytes(code: &str) -> bool {
 /// Names of byte strings in the script, and functions that return them.
 const BYTES: [&str; 15] = [
     "NO_SLOTS",
-    "after",
     "appended",
-    "before",
+    "earlier",
     "free_turns",
+    "later",
     "leases",
     "packed",
     "rescaled",
@@ -452,14 +458,14 @@ fn worked_example_of_a_lease_is_true() {
         Some((given, expected))
     });
     let steps: Vec<_> = steps.collect();
-    assert_eq!(steps.len(), 4);
+    assert_eq!(steps.len(), 10);
     for (given, expected) in steps {
         let words: Vec<&str> = given.split_whitespace().collect();
-        let [time, charge @ .., report] = words.as_slice() else {
+        let [time, mark, report, charge @ ..] = words.as_slice() else {
             panic!("no report: {given}");
         };
         let mut arguments = vec![b"@".to_vec(), number(time).to_string().into_bytes()];
-        arguments.extend(charge.iter().copied().map(argument));
+        arguments.push(argument(mark));
         let numbers = report
             .split(',')
             .map(|word| word.parse().expect("a number"));
@@ -471,7 +477,9 @@ fn worked_example_of_a_lease_is_true() {
                 bytes[8 - length..].to_vec()
             });
         arguments.push(packed.collect());
-        let reply = decide(&server, &["lease"], &arguments);
+        arguments.extend(charge.iter().copied().map(argument));
+        // A key for each algorithm.
+        let reply = decide(&server, &[charge[0]], &arguments);
         let expected: Vec<i64> = expected.split(' ').map(number).collect();
         assert_eq!(reply[1..3], [1, 1], "{given}");
         assert_eq!(reply[3..], expected, "{given}");

@@ -12,6 +12,7 @@ use std::{
 use futures_util::future::join_all;
 use tollgate::{
     Consistency, Decision, ErrorKind, Key, OnOutage, Percent, Policy, Quota, RateLimiter,
+    algorithm::{Algorithm, WindowStart},
     charge::{Charge, Receipt},
     decision::CountedBy,
     remote::RedisStore,
@@ -40,7 +41,29 @@ fn fleet<const N: usize>() -> (Server, [RateLimiter; N]) {
 
 /// So little comes back in a test that it does not matter: a unit in 36 s.
 fn leased(name: &str) -> Policy {
-    Policy::new(name, Quota::per_hour(100).burst(1_000)).consistency(Consistency::Leased)
+    leased_of(1_000, name)
+}
+
+fn leased_of(limit: u64, name: &str) -> Policy {
+    Policy::new(name, Quota::per_hour(100).burst(limit)).consistency(Consistency::Leased)
+}
+
+/// As [`leased`], under each algorithm. Windows are so long that none ends in a test.
+fn leased_by_all() -> [Policy; 4] {
+    leased_by_all_of(1_000)
+}
+
+fn leased_by_all_of(limit: u64) -> [Policy; 4] {
+    let window = |name, algorithm| {
+        let policy = Policy::new(name, Quota::new(limit, Duration::from_secs(366 * 86_400)));
+        policy.algorithm(algorithm).consistency(Consistency::Leased)
+    };
+    [
+        leased_of(limit, "bucket"),
+        window("clock", Algorithm::FixedWindow(WindowStart::Clock)),
+        window("first_hit", Algorithm::FixedWindow(WindowStart::FirstHit)),
+        window("sliding", Algorithm::SlidingWindow),
+    ]
 }
 
 async fn check(limiter: &RateLimiter, charges: &[Charge<'_>]) -> Decision {
@@ -91,8 +114,23 @@ fn calls(server: &Server) -> u64 {
 
 #[tokio::test]
 async fn busy_key_asks_redis_now_and_then() {
-    let (server, [one]) = fleet();
-    let policy = Policy::new("busy", Quota::per_second(100_000)).consistency(Consistency::Leased);
+    let server = Server::start();
+    let quota = Quota::per_second(1_000_000);
+    let algorithms = [
+        Algorithm::TokenBucket,
+        Algorithm::FixedWindow(WindowStart::Clock),
+        Algorithm::FixedWindow(WindowStart::FirstHit),
+        Algorithm::SlidingWindow,
+    ];
+    for algorithm in algorithms {
+        let policy = Policy::new("busy", quota).algorithm(algorithm);
+        let policy = policy.consistency(Consistency::Leased);
+        check_calls(&server, &policy).await;
+    }
+}
+
+async fn check_calls(server: &Server, policy: &Policy) {
+    let one = limiter(&server.url());
     let charge = policy.charge(Key::new(ADA));
     until_leased(&one, charge).await;
     server.flush_stats();
@@ -107,14 +145,18 @@ async fn busy_key_asks_redis_now_and_then() {
     }
     // Those that are not counted here are from while the leases grew.
     assert!(here * 10 > all * 9, "{here} of {all} here");
-    assert!(calls(&server) * 10 < all, "{} calls", calls(&server));
+    assert!(calls(server) * 10 < all, "{} calls", calls(server));
 }
 
 #[tokio::test]
 async fn instances_admit_no_more_than_the_limit_together() {
     let (_server, instances) = fleet::<4>();
-    let policy = leased("together");
-    let charge = policy.charge(Key::new(ADA));
+    for policy in leased_by_all() {
+        check_sum(&instances, policy.charge(Key::new(ADA))).await;
+    }
+}
+
+async fn check_sum(instances: &[RateLimiter], charge: Charge<'_>) {
     let floods = instances.iter().map(|limiter| async {
         let (mut admitted, mut here) = (0_u64, 0_u64);
         for _ in 0..1_500 {
@@ -151,20 +193,23 @@ async fn flood_together(instances: &[RateLimiter], charge: Charge<'_>) -> usize 
 #[tokio::test]
 async fn delayed_instances_admit_the_overshoot_at_most() {
     let (_server, instances) = fleet::<4>();
-    let policy = leased("delayed").consistency(Consistency::Delayed {
-        overshoot: Percent::new(20.0),
-    });
-    let sum = flood_together(&instances, policy.charge(Key::new(ADA))).await;
-    // More than the limit, since that is what it is for.
-    assert!((1_001..=1_200).contains(&sum), "{sum}");
+    for policy in leased_by_all() {
+        let policy = policy.consistency(Consistency::Delayed {
+            overshoot: Percent::new(20.0),
+        });
+        let sum = flood_together(&instances, policy.charge(Key::new(ADA))).await;
+        // More than the limit, since that is what it is for.
+        assert!((1_001..=1_200).contains(&sum), "{sum}");
+    }
 }
 
 #[tokio::test]
 async fn requests_that_come_together_get_each_unit_once() {
     let (_server, instances) = fleet::<2>();
-    let policy = leased("waiting");
-    let sum = flood_together(&instances, policy.charge(Key::new(ADA))).await;
-    assert_eq!(sum, 1_000);
+    for policy in leased_by_all() {
+        let sum = flood_together(&instances, policy.charge(Key::new(ADA))).await;
+        assert_eq!(sum, 1_000);
+    }
 }
 
 #[tokio::test]
@@ -234,46 +279,57 @@ async fn requests_that_wait_are_decided_by_their_deadline() {
 #[tokio::test]
 async fn cold_key_is_charged_as_under_a_strict_policy() {
     let (server, [one]) = fleet();
-    let policy = leased("cold");
-    let charge = policy.charge(Key::new(ADA));
-    for _ in 0..2 {
-        assert_eq!(check(&one, &[charge]).await.counted_by(), CountedBy::Shared);
+    let lengths = [11, 12, 13, 19];
+    for (policy, length) in leased_by_all().into_iter().zip(lengths) {
+        let charge = policy.charge(Key::new(ADA));
+        for _ in 0..2 {
+            assert_eq!(check(&one, &[charge]).await.counted_by(), CountedBy::Shared);
+        }
+        assert_eq!(stored_length(&server, &policy), length);
+        until_leased(&one, charge).await;
+        assert_eq!(stored_length(&server, &policy), length + 22);
     }
-    let stored: Vec<u8> = redis::cmd("GET")
-        .arg("tollgate:{ada}:cold")
-        .query(&mut server.connection())
-        .expect("the state");
-    assert_eq!(stored.len(), 11);
+}
+
+fn stored_length(server: &Server, policy: &Policy) -> usize {
+    let keys = server.keys();
+    let name = format!("{{ada}}:{}", policy.name().as_str());
+    let key = keys.iter().find(|key| key.contains(&name));
+    server.query(&["STRLEN", key.expect("a state")])
 }
 
 #[tokio::test]
 async fn drained_units_are_those_of_others() {
     let (_server, [one, other]) = fleet();
-    let policy = leased("drained");
-    let charge = policy.charge(Key::new(ADA));
-    let spent = until_leased(&one, charge).await;
-    one.drain().await.expect("drained");
-    assert_eq!(spent + take_the_rest(&other, charge).await, 1_000);
-    // It goes on to work.
-    assert!(!check(&one, &[charge]).await.is_allowed());
+    for policy in leased_by_all() {
+        let charge = policy.charge(Key::new(ADA));
+        let spent = until_leased(&one, charge).await;
+        one.drain().await.expect("drained");
+        assert_eq!(spent + take_the_rest(&other, charge).await, 1_000);
+        // It goes on to work.
+        assert!(!check(&one, &[charge]).await.is_allowed());
+    }
 }
 
 // Regression: the denial of a strict instance was kept for 2 s, although it was due to units that others had leased.
 #[tokio::test]
 async fn strict_instance_gets_units_that_others_give_back_at_once() {
     let (_server, [one, other]) = fleet();
-    let policy = leased("mixed");
-    let strict = policy.clone().consistency(Consistency::Strict);
-    let (charge, strict) = (policy.charge(Key::new(ADA)), strict.charge(Key::new(ADA)));
-    let mut spent = until_leased(&one, charge).await;
-    assert!(check(&other, &[strict.cost(700)]).await.is_allowed());
-    spent += 700 + take_the_rest(&other, strict).await;
-    assert!(spent < 1_000, "nothing is leased");
-    one.drain().await.expect("drained");
-    assert_eq!(spent + take_the_rest(&other, strict).await, 1_000);
-    // The debt alone denies now.
-    let denial = check(&other, &[strict]).await;
-    assert_eq!(denial.counted_by(), CountedBy::DenialCache);
+    for policy in leased_by_all() {
+        let strict = policy.clone().consistency(Consistency::Strict);
+        let (charge, strict) = (policy.charge(Key::new(ADA)), strict.charge(Key::new(ADA)));
+        let mut spent = until_leased(&one, charge).await;
+        assert!(check(&other, &[strict.cost(700)]).await.is_allowed());
+        // In few calls, before units of an idle key go back.
+        spent += 700 + take_the_rest(&other, strict.cost(20)).await;
+        spent += take_the_rest(&other, strict).await;
+        assert!(spent < 1_000, "nothing is leased");
+        one.drain().await.expect("drained");
+        assert_eq!(spent + take_the_rest(&other, strict).await, 1_000);
+        // What is spent alone denies now.
+        let denial = check(&other, &[strict]).await;
+        assert_eq!(denial.counted_by(), CountedBy::DenialCache);
+    }
 }
 
 #[tokio::test]
@@ -303,14 +359,18 @@ async fn denied_group_gives_leased_units_back() {
 #[tokio::test]
 async fn refunds_of_leased_units_are_exact() {
     let (_server, [one]) = fleet();
-    let policy = leased("refunds");
-    let charge = policy.charge(Key::new(ADA));
-    let (receipts, spent) = receipts_of_leased_units(&one, charge, 200).await;
+    for policy in leased_by_all() {
+        check_refunds(&one, policy.charge(Key::new(ADA))).await;
+    }
+}
+
+async fn check_refunds(one: &RateLimiter, charge: Charge<'_>) {
+    let (receipts, spent) = receipts_of_leased_units(one, charge, 200).await;
     for receipt in receipts {
         let settled = one.settle(receipt.actual_cost(|_, _| 0)).await;
         settled.expect("settled");
     }
-    let rest = take_the_rest(&one, charge).await;
+    let rest = take_the_rest(one, charge).await;
     // Never more, and nearly all of them: what was reported is refunded as far as Redis can tell it from other charges.
     assert!(spent + rest <= 1_200, "{spent} and {rest}");
     assert!(spent + rest >= 1_190, "{spent} and {rest}");
@@ -413,21 +473,21 @@ async fn reset_leaves_only_leased_units_charged() {
     let server = Server::start();
     let other = limiter(&server.url());
     // Enough for the leases to grow on a busy machine.
-    let quota = Quota::per_hour(100).burst(10_000);
-    let policy = Policy::new("reset", quota).consistency(Consistency::Leased);
-    let store = RedisStore::builder(server.url()).build();
-    let store = store.expect("a usable store");
-    let one = RateLimiter::new(store.clone(), [policy.clone()]);
-    let one = one.expect("a usable limiter");
-    let charge = policy.charge(Key::new(ADA));
-    while store.stats().leased_units() < Some(20) {
-        until_leased(&one, charge).await;
+    for policy in leased_by_all_of(10_000) {
+        let store = RedisStore::builder(server.url()).deadline(Duration::from_secs(5));
+        let store = store.build().expect("a usable store");
+        let one = RateLimiter::new(store.clone(), [policy.clone()]);
+        let one = one.expect("a usable limiter");
+        let charge = policy.charge(Key::new(ADA));
+        while store.stats().leased_units() < Some(20) {
+            until_leased(&one, charge).await;
+        }
+        other.reset(&policy, &Key::new(ADA)).await.expect("reset");
+        // A reset that deleted the key would grant those units once more.
+        let charge = charge.cost(10);
+        let all = take_the_rest(&one, charge).await + take_the_rest(&other, charge).await;
+        assert!((7_500..=10_000).contains(&all), "{all}");
     }
-    other.reset(&policy, &Key::new(ADA)).await.expect("reset");
-    // A reset that deleted the key would grant those units once more.
-    let charge = charge.cost(10);
-    let all = take_the_rest(&one, charge).await + take_the_rest(&other, charge).await;
-    assert!((7_500..=10_000).contains(&all), "{all}");
 }
 
 // Regression: decisions by leased units were in no share, so one failure among a few calls looked like an outage.
@@ -496,42 +556,51 @@ async fn nodes_of_a_cluster_lease_too() {
 #[tokio::test]
 async fn flood_on_a_denied_key_asks_redis_now_and_then() {
     let (server, [one]) = fleet();
-    let policy = leased("flood");
-    let charge = policy.charge(Key::new(ADA));
-    take_the_rest(&one, charge).await;
+    for policy in leased_by_all() {
+        check_flood(&server, &one, policy.charge(Key::new(ADA))).await;
+    }
+}
+
+async fn check_flood(server: &Server, one: &RateLimiter, charge: Charge<'_>) {
+    take_the_rest(one, charge).await;
     // Once a report has shown that the debt alone denies.
-    while check(&one, &[charge]).await.counted_by() != CountedBy::DenialCache {
+    while check(one, &[charge]).await.counted_by() != CountedBy::DenialCache {
         tokio::task::yield_now().await;
     }
     server.flush_stats();
-    let flood = (0..2_000).map(|_| one.check(&[charge]));
+    let charges = [charge];
+    let flood = (0..2_000).map(|_| one.check(&charges));
     for decision in join_all(flood).await {
         assert!(!decision.expect("a decision").is_allowed());
     }
     // At most a report, and the registration of the instance.
-    assert!(calls(&server) <= 2, "{} calls", calls(&server));
+    assert!(calls(server) <= 2, "{} calls", calls(server));
 }
 
 #[test]
 fn policies_that_cannot_be_leased_are_refused_with_the_reason() {
-    use tollgate::{
-        algorithm::{Algorithm, WindowStart},
-        policy::Penalty,
-    };
+    use tollgate::policy::Penalty;
 
-    let quota = Quota::per_hour(100);
-    let windowed = |algorithm| {
-        let policy = Policy::new("windowed", quota).algorithm(algorithm);
+    let windowed = |limit, algorithm| {
+        let policy = Policy::new("windowed", Quota::per_hour(limit)).algorithm(algorithm);
         policy.consistency(Consistency::Leased)
     };
     let refused = [
         (
-            windowed(Algorithm::SlidingLog),
-            "only token and leaky buckets",
+            windowed(100, Algorithm::SlidingLog),
+            "a sliding log needs the time of each request",
         ),
         (
-            windowed(Algorithm::FixedWindow(WindowStart::Clock)),
-            "only token and leaky buckets",
+            windowed(15, Algorithm::FixedWindow(WindowStart::Clock)),
+            "set a limit of 16 or more",
+        ),
+        (
+            windowed(15, Algorithm::SlidingWindow),
+            "set a limit of 16 or more",
+        ),
+        (
+            windowed(100, Algorithm::SlidingWindow).count_denied(true),
+            "remove the penalty and count_denied()",
         ),
         (
             leased("denied").count_denied(true),

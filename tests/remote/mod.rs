@@ -7,8 +7,10 @@ mod credentials;
 mod denials;
 mod keys;
 mod lanes;
+mod lease_limits;
 #[cfg(feature = "test-util")]
 mod lease_model;
+mod lease_steps;
 mod lease_walk;
 mod leases;
 mod network;

@@ -341,13 +341,9 @@ impl Walk {
 
     fn lease(&self, report: &[u8; 37]) -> Vec<Vec<u8>> {
         let (units, micros) = self.bucket.refill();
-        let numbers = [self.bucket.span(), units, micros].map(text);
-        [
-            vec![self.tagged(b'&')],
-            numbers.to_vec(),
-            vec![report.to_vec()],
-        ]
-        .concat()
+        let numbers = [0, self.bucket.span(), units, micros].map(text);
+        let report = vec![b"&".to_vec(), report.to_vec(), self.tagged(b'l')];
+        [report, numbers.to_vec()].concat()
     }
 
     fn tagged(&self, letter: u8) -> Vec<u8> {

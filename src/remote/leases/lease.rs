@@ -21,10 +21,9 @@ use std::{
 };
 
 use crate::{
-    algorithm::{Counting, RefundToken, TokenBucket},
-    clock::Timestamp,
-    decision::Retry,
-    remote::protocol::{LEAST_UNITS, LeaseId, LeaseReply, LeaseReport, Purpose},
+    algorithm::{Counter, RefundToken},
+    clock::{self, Timestamp},
+    remote::protocol::{KeyState, LEAST_UNITS, LeaseId, LeaseReply, LeaseReport, Purpose},
     store::KeyLease,
 };
 
@@ -42,6 +41,8 @@ pub(super) struct Lease {
     id: LeaseId,
     /// When Redis may count the units as spent, at the earliest.
     ends_at: Timestamp,
+    /// Whether a report can move them to a later end: it cannot if they end with their window.
+    is_movable: bool,
     /// The report under way.
     report: Option<SentReport>,
     /// Whether the fate of a report is unknown: the units can be spent until their end, and are never reported.
@@ -85,8 +86,8 @@ struct SentReport {
 /// The state of the key in Redis, as it was last replied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::remote) struct KnownState {
-    /// The TAT, without what is leased.
-    pub tat: u64,
+    /// Without what is leased.
+    pub state: KeyState,
     pub leased_elsewhere: u64,
     pub refunded: u64,
     /// By how much the server's clock is ahead of this process' at least, in microseconds.
@@ -98,7 +99,7 @@ pub(in crate::remote) struct KnownState {
 pub(in crate::remote) struct Taken {
     pub generation: u64,
     pub period: u64,
-    /// Units of this process that are not in the TAT.
+    /// Units of this process that are not in the state.
     pub unreported: u64,
     pub known: KnownState,
 }
@@ -204,13 +205,19 @@ impl Lease {
     pub fn needs_report(&self, now: Timestamp) -> bool {
         let is_waiting = now < self.waits_until;
         let is_orphaned = self.is_orphaned && self.units(now) > 0;
-        if self.report.is_some() || is_waiting || is_orphaned {
+        if self.report.is_some() || is_waiting || is_orphaned || self.is_closing(now) {
             return false;
         }
-        if now + TURN / 2 > self.ends_at && self.units > 0 && now < self.ends_at {
+        let ends_soon = now + TURN / 2 > self.ends_at && now < self.ends_at;
+        if ends_soon && self.is_movable && self.units > 0 {
             return true;
         }
         self.units(now) <= self.low && self.demand.per_second(now) >= LEAST_RATE
+    }
+
+    /// Returns whether the window of the units is about to end, so that units leased now could not be spent.
+    fn is_closing(&self, now: Timestamp) -> bool {
+        !self.is_movable && (self.ends_at..self.ends_at + GUARD).contains(&now)
     }
 
     /// Returns how few units are left when Redis is to be asked for more.
@@ -225,15 +232,16 @@ impl Lease {
     pub fn is_worth_waiting(
         &self,
         units: u64,
-        bucket: &TokenBucket,
+        limit: u64,
         longest: Duration,
         now: Timestamp,
     ) -> bool {
-        if self.known.is_none() || now < self.no_waits_until || self.is_orphaned {
+        let is_in_vain = now < self.no_waits_until || self.is_orphaned || self.is_closing(now);
+        if self.known.is_none() || is_in_vain {
             return false;
         }
         // A request for many units would lease them while it waits, and be denied because of them.
-        if 2 * self.round_trip > longest || units > bucket.capacity() / 16 {
+        if 2 * self.round_trip > longest || units > limit / 16 {
             return false;
         }
         #[expect(clippy::cast_precision_loss, reason = "an estimate")]
@@ -273,7 +281,7 @@ impl Lease {
             self.units = 0;
             0
         } else {
-            let aim = to_units(self.demand.per_second(now) * SECONDS_LEASED);
+            let aim = to_units(self.demand.per_second(now) * self.seconds_to_lease(now));
             aim.max(LEAST_UNITS).saturating_sub(kept)
         };
         LeaseReport {
@@ -293,11 +301,19 @@ impl Lease {
         }
     }
 
+    /// Returns for how long units are leased: no longer than their window lasts.
+    fn seconds_to_lease(&self, now: Timestamp) -> f64 {
+        if self.is_movable || now >= self.ends_at {
+            return SECONDS_LEASED;
+        }
+        SECONDS_LEASED.min(self.ends_at.since(now).as_secs_f64())
+    }
+
     /// Ends a report whose reply came now. Returns how many units are leased to all instances.
     pub fn end_report(
         &mut self,
         reply: &LeaseReply,
-        bucket: &TokenBucket,
+        counter: &Counter,
         now: Timestamp,
     ) -> Option<u64> {
         let report = self.report.take()?;
@@ -311,12 +327,14 @@ impl Lease {
         self.id = reply.lease;
         self.units += reply.granted;
         let offset = reply.decided_at.as_micros().cast_signed() - now.as_micros().cast_signed();
-        let ends_in = reply.ends_at().since(reply.decided_at);
+        let (ends_at, is_movable) = reply.ends_at(counter);
+        let ends_in = ends_at.since(reply.decided_at);
+        self.is_movable = is_movable;
         self.ends_at = report.sent_at + ends_in.saturating_sub(GUARD);
         self.known = Some(KnownState {
-            tat: reply.tat,
+            state: reply.state,
             leased_elsewhere: reply.leased_elsewhere,
-            refunded: reply.refunded,
+            refunded: reply.refunded(counter),
             offset,
         });
         self.replied_at = now;
@@ -326,9 +344,10 @@ impl Lease {
         if reply.granted > 0 {
             self.last_grant = reply.granted;
         } else if !report.is_returned {
-            // Until two units are back; if the key is in debt beyond its capacity, not before that is over.
-            let interval = Duration::from_micros(bucket.micros_up(2));
-            let denied_for = reply.denied_for(bucket, 1);
+            // Until two units are back on average; if the key is at its limit without leased units, not before that is over.
+            let all = clock::micros(counter.longest_recovery());
+            let interval = Duration::from_micros(2 * all / counter.limit().max(1));
+            let denied_for = reply.denied_for(counter);
             self.waits_until = now
                 + interval
                     .clamp(SHORTEST_WAIT, LONGEST_WAIT)
@@ -433,12 +452,6 @@ impl KnownState {
     pub fn server_time(&self, at: Timestamp) -> Timestamp {
         Timestamp::from_micros(at.as_micros().saturating_add_signed(self.offset))
     }
-}
-
-/// Returns whether a charge fits with this TAT.
-pub(super) fn fits(bucket: &TokenBucket, tat: u64, now: Timestamp, units: u64) -> bool {
-    let retry = bucket.retry(&bucket.state(tat), now, units);
-    matches!(retry, Retry::At(at) if at <= now)
 }
 
 fn saturated(units: u64) -> u32 {

@@ -12,23 +12,30 @@
 //!
 //! # Why is more than the quota never admitted?
 //!
-//! Redis keeps, beside the TAT, the units that are leased and not reported: sigma, as two numbers, one for each of the last two
-//! turns of a second. A charge or a lease is granted only if the debt and sigma fit into the span together. A report moves units
-//! from sigma into the debt. Units that are not reported when their lease ends count as spent then, and their holder spends none of
-//! them later. So at each moment `t` that Redis decides, `max(TAT, t) + sigma * T <= t + span`, where `T` is the time of a unit.
+//! Redis keeps, beside the state of a key, the units that are leased and not reported: sigma, as two numbers, one for each of the
+//! last two turns of a second. A bucket grants a charge or a lease only if its debt and sigma fit into the span together. A report
+//! moves units from sigma into the debt. Units that are not reported when their lease ends count as spent then, and their holder spends
+//! none of them later. So at each moment `t` that Redis decides, `max(TAT, t) + sigma * T <= t + span`, where `T` is the time of a unit.
 //! Reported units of a span `(s, t]` number at most `(TAT - s) / T`, and unreported ones at most sigma. Together, a span has at
 //! most `capacity + (t - s) / T` units, as with a strict bucket, for any number of instances, and whatever is lost, late or out of
 //! order.
 //!
+//! A fixed window has `used + sigma <= limit`. Its leases end with their turn or with the window, whichever comes first, and count as
+//! used in that window. So units are spent in the window in which Redis debited them, and their sum is at most the limit. A sliding
+//! window counter has `current + sigma + weighted(previous) <= limit` when it grants, and within a window the weight only falls. When
+//! the window ends, all of sigma becomes a part of `previous`. The next window begins without leases and with another `born`, so that
+//! reports of the window before are too late.
+//!
 //! A delayed policy has `max(TAT, t) + sigma * T <= t + span * (1 + overshoot)` while any units are leased, and so admits at most
-//! `capacity * (1 + overshoot) + (t - s) / T` in a span. While nothing is leased, it admits what a strict bucket would.
+//! `capacity * (1 + overshoot) + (t - s) / T` in a span; of a window, `limit * (1 + overshoot)`. While nothing is leased, it admits what
+//! a strict policy would.
 //!
 //! That needs three rules of the holder:
 //!
 //! | rule | since |
 //! |---|---|
 //! | each unit is in one report at most, also if the fate of the report is unknown | a second report of it would free a unit that is in use |
-//! | a lease ends here before it ends in Redis: its time is counted from before the call, and 3 ms are left out | clocks run apart |
+//! | a lease ends here before it ends in Redis, or its window: its time is counted from before the call, and 3 ms are left out | clocks run apart |
 //! | held units are reported as kept until their decision is admitted | as spent, they would turn into debt that decays, while they are not yet spent |
 //!
 //! # Why debit in advance, and not only count?
@@ -38,11 +45,10 @@
 //!
 //! # How large is a lease?
 //!
-//! As large as what the key is asked for here in 0.2 s, and at most a quarter of what is free times this instance's part of the
-//! requests; fewer than 4 units are not worth a call, unless requests wait for them. All leases of a key together are at most a
-//! quarter of its capacity. So a
-//! denial, or the idle time of a holder, costs others a constant number of units, and never a part of the rate. Under a delayed
-//! policy, the instance's part of the overshoot is leased as well.
+//! As large as what the key is asked for here in 0.2 s, or until its window ends, and at most a quarter of what is free times this
+//! instance's part of the requests; fewer than 4 units are not worth a call, unless requests wait for them. All leases of a key
+//! together are at most a quarter of its capacity or limit. So a denial, or the idle time of a holder, costs others a constant number
+//! of units, and never a part of the rate. Under a delayed policy, the instance's part of the overshoot is leased as well.
 //!
 //! # Why do requests wait for a report?
 //!

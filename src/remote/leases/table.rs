@@ -14,11 +14,10 @@ use std::{
 use tokio::sync::oneshot::Receiver;
 
 use crate::{
-    algorithm::{Counter, Counting},
     charge::{Charge, OwnedCharge},
     clock::Timestamp,
     decision::{CountedBy, PolicyState, Retry, Usage},
-    remote::protocol::{LeaseReply, LeaseReport, can_lease},
+    remote::protocol::{KeyState, LeaseReply, LeaseReport, can_lease},
     store::{KeyLease, waited},
     task::{Mutex, SingleTask},
     telemetry::LeaseMetrics,
@@ -27,7 +26,7 @@ use crate::{
 use super::{
     key::{HashedAlready, LeaseKey, Warmth},
     lease::{Lease, Taken, total_in},
-    waiters::{Answer, Answers, Waiters},
+    waiters::{Answer, Waiters},
 };
 
 /// The leases of one instance.
@@ -171,16 +170,15 @@ impl Leases {
         let taken = lease.take(charge.units(), holds, now);
         *decided += u64::from(taken.is_some() && !holds);
         let is_known = lease.is_known();
-        let limit = self.longest_wait.saturating_sub(waited::so_far());
-        let receiver = match charge.policy().counter() {
-            Counter::Bucket(bucket)
-                if taken.is_none()
-                    && lease.is_worth_waiting(charge.units(), bucket, limit, now)
-                    && may_wait() =>
-            {
-                leased.waiters.join(charge.units())
-            }
-            _ => None,
+        let longest = self.longest_wait.saturating_sub(waited::so_far());
+        let limit = charge.policy().counter().limit();
+        let waits = taken.is_none()
+            && lease.is_worth_waiting(charge.units(), limit, longest, now)
+            && may_wait();
+        let receiver = if waits {
+            leased.waiters.join(charge.units())
+        } else {
+            None
         };
         // A new one too, so that somebody looks after it.
         let is_due = !leased.is_due && (is_new || leased.needs_report(now));
@@ -304,22 +302,21 @@ impl Leases {
     pub fn end_report(&self, key: LeaseKey, reply: &LeaseReply, now: Timestamp) {
         let ended = self.with(key, |leased| {
             let charge = leased.charge.borrow();
-            let Counter::Bucket(bucket) = charge.policy().counter() else {
-                return (Answers::default(), false);
-            };
-            let leased_units = leased.lease.end_report(reply, bucket, now);
+            let counter = charge.policy().counter();
+            let leased_units = leased.lease.end_report(reply, counter, now);
             let answers = leased_units.map(|units| {
-                let tat = reply.tat_after(bucket, units);
+                let state = reply
+                    .state
+                    .after(units.cast_signed(), counter, reply.decided_at);
                 // A charge may be ahead of the limit while any units are leased.
                 let ahead = match units {
                     0 => 0,
-                    _ => bucket.capacity() * u64::from(charge.policy().overshoot()) / 1_000,
+                    _ => counter.limit() * u64::from(charge.policy().overshoot()) / 1_000,
                 };
-                let decided = (reply.decided_at, tat);
-                let bucket = (bucket, ahead);
+                let (decided, counter) = ((reply.decided_at, state), (counter, ahead));
                 leased
                     .waiters
-                    .end_report(&mut leased.lease, decided, bucket, now)
+                    .end_report(&mut leased.lease, decided, counter, now)
             });
             let is_due = !leased.is_due && !leased.waiters.is_empty();
             leased.is_due |= is_due;
@@ -451,14 +448,8 @@ impl Parts {
 
 /// Returns whether units of this charge's key can be leased, and be enough for it.
 fn may_lease(charge: &Charge<'_>) -> bool {
-    match charge.policy().counter() {
-        Counter::Bucket(_) if charge.is_away() => false,
-        Counter::Bucket(bucket) => can_lease(bucket) && charge.units() <= bucket.capacity(),
-        Counter::Concurrency(_)
-        | Counter::FixedWindow(_)
-        | Counter::SlidingLog(_)
-        | Counter::SlidingWindow(_) => false,
-    }
+    let counter = charge.policy().counter();
+    !charge.is_away() && can_lease(counter) && charge.units() <= counter.limit()
 }
 
 /// Returns the state of a policy whose units were taken here.
@@ -467,28 +458,23 @@ fn may_lease(charge: &Charge<'_>) -> bool {
 /// counted as spent: so the time when all units are back is not later than that of this charge, which a refund relies on. In place
 /// of the total of refunds it has a token, see [`Leases::refund`].
 pub(super) fn state(charge: &Charge<'_>, taken: &Taken, now: Timestamp) -> PolicyState {
-    let Counter::Bucket(bucket) = charge.policy().counter() else {
-        unreachable!("only buckets are leased");
-    };
-    let debt = taken.known.tat.max(now.as_micros()) + bucket.micros_up(taken.unreported);
-    let usage = bucket.usage(&bucket.state(debt), now);
+    let counter = charge.policy().counter();
+    let unreported = taken.unreported.cast_signed();
+    let key_state = taken.known.state.after(unreported, counter, now);
+    let (usage, _) = key_state.usage_and_retry(counter, 0, now);
     let remaining = usage.remaining.saturating_sub(taken.known.leased_elsewhere);
     let usage = Usage::new(usage.limit, remaining, usage.reset_at);
     let state = PolicyState::counted(*charge.policy().name(), usage, Retry::Now);
-    bucket
+    counter
         .annotate(state.with_start(now).with_refunded_before(taken.token()))
         .with_counted_by(CountedBy::Lease)
 }
 
-/// Returns the state of a bucket with this TAT, and when it takes the units of a charge.
-pub(super) fn state_at(charge: &Charge<'_>, decided_at: Timestamp, tat: u64) -> PolicyState {
-    let Counter::Bucket(bucket) = charge.policy().counter() else {
-        unreachable!("only buckets are leased");
-    };
-    let state = bucket.state(tat);
-    let retry = bucket.retry(&state, decided_at, charge.units());
-    let usage = bucket.usage(&state, decided_at);
-    bucket.annotate(PolicyState::counted(*charge.policy().name(), usage, retry))
+/// Returns the state of a policy that denies a charge whose key has this state.
+pub(super) fn denied(charge: &Charge<'_>, decided_at: Timestamp, state: KeyState) -> PolicyState {
+    let counter = charge.policy().counter();
+    let (usage, retry) = state.usage_and_retry(counter, charge.units(), decided_at);
+    counter.annotate(PolicyState::counted(*charge.policy().name(), usage, retry))
 }
 
 const SHARDS: usize = 64;

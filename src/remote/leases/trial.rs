@@ -4,9 +4,7 @@
 
 use std::sync::{Arc, atomic::AtomicU64};
 
-use crate::{
-    algorithm::TokenBucket, charge::Charge, clock::Timestamp, remote::protocol::LeaseReply,
-};
+use crate::{algorithm::Counter, charge::Charge, clock::Timestamp, remote::protocol::LeaseReply};
 
 use super::{lease::Lease, table};
 
@@ -79,13 +77,13 @@ impl LeaseTrial {
     /// Takes the integers of the reply.
     pub fn end_report(
         &mut self,
-        bucket: &TokenBucket,
+        counter: &Counter,
         decided_at: Timestamp,
-        numbers: [u64; 7],
+        numbers: [u64; 8],
         now: Timestamp,
     ) {
         let reply = LeaseReply::of(decided_at, numbers).expect("a reply of the script");
-        self.0.end_report(&reply, bucket, now);
+        self.0.end_report(&reply, counter, now);
     }
 
     pub fn lose_report(&mut self, now: Timestamp) {

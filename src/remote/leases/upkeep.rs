@@ -7,7 +7,6 @@ use smallvec::SmallVec;
 use tokio::sync::oneshot::Receiver;
 
 use crate::{
-    algorithm::{Counter, Counting},
     charge::{Charge, Charges, OwnedCharge},
     clock::{Clock, Timestamp},
     decision::{CountedBy, Decision, PolicyState, Retry},
@@ -196,8 +195,8 @@ impl Waiting {
                 note_decided(&self.cluster, 1);
                 Ok(Decision::of_one(CountedBy::Lease, decided_at, state))
             }
-            Some(Ok(Answer::Denied { decided_at, tat })) => {
-                let state = table::state_at(&charge, decided_at, tat);
+            Some(Ok(Answer::Denied { decided_at, state })) => {
+                let state = table::denied(&charge, decided_at, state);
                 let denial = Decision::of_one(CountedBy::Lease, decided_at, state);
                 note_decided(&self.cluster, 1);
                 Ok(match self.node.as_ref().and_then(Node::guard) {
@@ -344,10 +343,10 @@ fn send(
         let charge = charge.borrow();
         let node = cluster.node_for(charge.key());
         let is_down = node.guard().is_some_and(|guard| guard.is_open());
-        let request = Request::lease(&node.client.keyspace, &charge, report);
-        let Some(request) = request.filter(|_| !is_down) else {
+        if is_down {
             return;
-        };
+        }
+        let request = Request::lease(&node.client.keyspace, &charge, report);
         let (sent_at, validity) = (Clock::system().now(), node.client.denials.validity());
         under_way.was_sent = true;
         let reply = route::submit(&node.client, Box::new(request)).await;
@@ -396,41 +395,39 @@ impl Drop for UnderWay<'_> {
 
 /// Notes the state of a key for an outage, as if all leased units were spent.
 fn note(node: &Node, charge: &Charge<'_>, reply: &LeaseReply, report: LeaseReport) {
-    let (Some(guard), Counter::Bucket(bucket)) = (node.guard(), charge.policy().counter()) else {
+    let Some(guard) = node.guard() else {
         return;
     };
     let kept = match report.purpose {
         Purpose::Keep | Purpose::OfRegion => report.kept,
         Purpose::GiveBack | Purpose::Reset => 0,
     };
-    let tat = reply.tat_after(bucket, reply.leased(kept.into()));
-    let now = reply.decided_at;
-    let name = *charge.policy().name();
-    let state = PolicyState::counted(name, bucket.usage(&bucket.state(tat), now), Retry::Now);
-    let decision = Decision::of_one(CountedBy::Shared, now, bucket.annotate(state));
+    let (counter, now) = (charge.policy().counter(), reply.decided_at);
+    let leased = reply.leased(kept.into()).cast_signed();
+    let (usage, _) = reply
+        .state
+        .after(leased, counter, now)
+        .usage_and_retry(counter, 0, now);
+    let state = PolicyState::counted(*charge.policy().name(), usage, Retry::Now);
+    let decision = Decision::of_one(CountedBy::Shared, now, counter.annotate(state));
     guard.note_reply(&decision, &mut std::iter::once(charge.cost(0)));
 }
 
-/// Keeps the denial of a request if the debt alone denies it: leased units that come back cannot admit it.
+/// Keeps the denial of a request if the state alone denies it: leased units that come back cannot admit it.
 fn keep_denial(
     node: &Node,
     charge: &Charge<'_>,
     reply: &LeaseReply,
     (sent_at, validity): (Timestamp, Validity),
 ) {
-    let Counter::Bucket(bucket) = charge.policy().counter() else {
-        return;
-    };
-    let now = reply.decided_at;
+    let (counter, now) = (charge.policy().counter(), reply.decided_at);
     // It covers requests of every cost, since none costs less.
     let charge = charge.cost(1);
-    let denied_for = reply.denied_for(bucket, 1);
-    if denied_for.is_zero() {
+    let (usage, retry) = reply.state.usage_and_retry(counter, charge.units(), now);
+    if usage.remaining > 0 {
         return;
     }
-    let usage = bucket.usage(&bucket.state(reply.tat), now);
-    let name = *charge.policy().name();
-    let state = PolicyState::counted(name, usage, Retry::At(now + denied_for));
+    let state = PolicyState::counted(*charge.policy().name(), usage, retry);
     let denials = &node.client.denials;
     denials.put(&charge, &state, (sent_at, now), validity);
 }
@@ -454,7 +451,7 @@ mod tests {
         remote::{
             client::Client,
             connection::{Address, Endpoint, Lane, ServerCheck},
-            protocol::{Keyspace, LeaseId},
+            protocol::{KeyState, Keyspace, LeaseId},
         },
         store::waited,
     };
@@ -488,7 +485,7 @@ mod tests {
             let second = world.now.as_micros() / 1_000_000;
             let reply = LeaseReply {
                 decided_at: Timestamp::from_micros(second * 1_000_000),
-                tat: world.now.as_micros() + 3_600_000_000,
+                state: KeyState([world.now.as_micros() + 3_600_000_000, 0, 0]),
                 granted,
                 is_late: false,
                 leased_elsewhere: 0,
@@ -497,7 +494,6 @@ mod tests {
                     born: 0,
                 },
                 asked: 0,
-                refunded: 0,
             };
             world.leases().end_report(key, &reply, world.now);
             world

@@ -4,9 +4,9 @@ use std::{collections::VecDeque, mem};
 
 use tokio::sync::oneshot::{self, Receiver, Sender};
 
-use crate::{algorithm::TokenBucket, clock::Timestamp};
+use crate::{algorithm::Counter, clock::Timestamp, remote::protocol::KeyState};
 
-use super::lease::{Lease, Taken, fits};
+use super::lease::{Lease, Taken};
 
 /// The requests of one key, in their order.
 #[derive(Debug, Default)]
@@ -27,8 +27,11 @@ struct Waiter {
 pub(in crate::remote) enum Answer {
     /// Units were taken for it.
     Taken(Taken),
-    /// Redis denied it. The TAT is as if all leased units were spent.
-    Denied { decided_at: Timestamp, tat: u64 },
+    /// Redis denied it. The state is as if all leased units were spent.
+    Denied {
+        decided_at: Timestamp,
+        state: KeyState,
+    },
     /// It has to ask Redis itself.
     Unknown,
 }
@@ -57,17 +60,17 @@ impl Waiters {
 
     /// Ends a report: the requests in it get units or are denied. Those that came later get what is left, or wait for the next one.
     ///
-    /// `tat` is that of the reply, as if all leased units were spent. Charges may be so many units
-    /// ahead of the limit.
+    /// `state` is that of the reply, as if all leased units were spent. Charges may be so many units ahead of the limit.
     pub fn end_report(
         &mut self,
         lease: &mut Lease,
-        (decided_at, tat): (Timestamp, u64),
-        (bucket, ahead): (&TokenBucket, u64),
+        (decided_at, state): (Timestamp, KeyState),
+        (counter, ahead): (&Counter, u64),
         now: Timestamp,
     ) -> Answers {
         let in_report = mem::take(&mut self.in_report);
-        let for_charges = tat.saturating_sub(bucket.micros_up(ahead));
+        let for_charges = state.after(-ahead.cast_signed(), counter, decided_at);
+        let (usage, _) = for_charges.usage_and_retry(counter, 0, decided_at);
         let mut answers = Answers::default();
         for (place, waiter) in mem::take(&mut self.waiting).into_iter().enumerate() {
             if waiter.answer.is_closed() {
@@ -78,12 +81,12 @@ impl Waiters {
             } else if place >= in_report {
                 self.waiting.push_back(waiter);
                 continue;
-            } else if fits(bucket, for_charges, decided_at, waiter.units) {
+            } else if usage.remaining >= waiter.units {
                 // As many units are leased as may be, but there are enough for a charge.
                 lease.note_vain_wait(now);
                 Answer::Unknown
             } else {
-                Answer::Denied { decided_at, tat }
+                Answer::Denied { decided_at, state }
             };
             answers.0.push((waiter.answer, answer));
         }
@@ -127,7 +130,7 @@ mod tests {
     };
 
     use crate::{
-        algorithm::Quota,
+        algorithm::{Algorithm, Quota, WindowStart},
         remote::protocol::{LeaseId, LeaseReply},
     };
 
@@ -138,15 +141,22 @@ mod tests {
 
     /// A key of 100 units, and its requests.
     struct Trial {
-        bucket: TokenBucket,
+        counter: Counter,
+        /// If nothing is charged.
+        state: KeyState,
         lease: Lease,
         waiters: Waiters,
     }
 
     impl Trial {
         fn new() -> Self {
+            Self::of(Quota::per_second(1).burst(100), Algorithm::TokenBucket, 0)
+        }
+
+        fn of(quota: Quota, algorithm: Algorithm, window_ends: u64) -> Self {
             Self {
-                bucket: TokenBucket::new(Quota::per_second(1).burst(100)).expect("a usable quota"),
+                counter: Counter::new(quota, algorithm).expect("a usable quota"),
+                state: KeyState([window_ends, 0, 0]),
                 lease: Lease::new(Arc::new(AtomicU64::new(0))),
                 waiters: Waiters::default(),
             }
@@ -167,7 +177,7 @@ mod tests {
             between(&mut self.waiters);
             let reply = LeaseReply {
                 decided_at: NOW,
-                tat: NOW.as_micros() + self.bucket.micros_up(charged),
+                state: self.state.after(charged.cast_signed(), &self.counter, NOW),
                 granted,
                 is_late: false,
                 leased_elsewhere: 0,
@@ -176,17 +186,16 @@ mod tests {
                     born: 0,
                 },
                 asked: 0,
-                refunded: 0,
             };
             let leased = self
                 .lease
-                .end_report(&reply, &self.bucket, NOW + ROUND_TRIP);
+                .end_report(&reply, &self.counter, NOW + ROUND_TRIP);
             let leased = leased.expect("a report is under way");
-            let decided = (NOW, reply.tat_after(&self.bucket, leased));
-            let bucket = (&self.bucket, 0);
+            let state = reply.state.after(leased.cast_signed(), &self.counter, NOW);
+            let counter = (&self.counter, 0);
             let answers = self
                 .waiters
-                .end_report(&mut self.lease, decided, bucket, NOW);
+                .end_report(&mut self.lease, (NOW, state), counter, NOW);
             answers.send();
             u64::from(report.need)
         }
@@ -202,7 +211,16 @@ mod tests {
 
     #[test]
     fn requests_get_units_in_their_order_or_are_denied() {
-        let mut trial = Trial::new();
+        let window = |algorithm| {
+            let ends = NOW + Duration::from_secs(3_600);
+            Trial::of(Quota::per_day(100), algorithm, ends.as_micros())
+        };
+        check_order(Trial::new());
+        check_order(window(Algorithm::FixedWindow(WindowStart::FirstHit)));
+        check_order(window(Algorithm::SlidingWindow));
+    }
+
+    fn check_order(mut trial: Trial) {
         let mut asked = [1, 50, 1, 1].map(|units| trial.join(units));
         let mut later = None;
         let needed = trial.report((2, 98), |waiters| later = waiters.join(1));
@@ -253,11 +271,38 @@ mod tests {
     }
 
     #[test]
+    fn units_are_leased_until_their_window_ends_and_none_in_its_last_milliseconds() {
+        let ends = NOW + Duration::from_millis(100);
+        let first_hit = Algorithm::FixedWindow(WindowStart::FirstHit);
+        let mut trial = Trial::of(Quota::per_day(100), first_hit, ends.as_micros());
+        trial.lease.note_request(10_000, NOW);
+        trial.report((2, 98), |_| ());
+        trial.lease.take(2, false, NOW).expect("two units");
+        let before_end = |millis| ends - Duration::from_millis(millis);
+        for (millis, is_needed) in [(13, true), (4, true), (3, false), (1, false), (0, true)] {
+            let needs_report = trial.lease.needs_report(before_end(millis));
+            assert_eq!(needs_report, is_needed, "{millis} ms");
+            let limit = trial.counter.limit();
+            let is_worth =
+                trial
+                    .lease
+                    .is_worth_waiting(1, limit, 2 * ROUND_TRIP, before_end(millis));
+            assert_eq!(is_worth, is_needed, "{millis} ms");
+        }
+        // About 17,000 units a second are asked for.
+        let report = trial.lease.begin_report(false, 0, 1, before_end(13));
+        assert!((100..200).contains(&report.want), "{}", report.want);
+        trial.lease.cancel_report(NOW);
+        let report = trial.lease.begin_report(false, 0, 1, ends);
+        assert!((2_000..4_000).contains(&report.want), "{}", report.want);
+    }
+
+    #[test]
     fn requests_wait_if_several_come_in_a_round_trip_and_the_wait_is_not_too_long_or_in_vain() {
         let mut trial = Trial::new();
         let is_worth_at = |trial: &Trial, units, longest, now| {
             let lease = &trial.lease;
-            lease.is_worth_waiting(units, &trial.bucket, longest, now)
+            lease.is_worth_waiting(units, trial.counter.limit(), longest, now)
         };
         let is_worth = |trial: &Trial, units, longest| is_worth_at(trial, units, longest, NOW);
         let longest = 2 * ROUND_TRIP;

@@ -46,7 +46,7 @@ pub(super) enum Tag {
     Group = b'*',
     /// Before a charge: its units were admitted without Redis, and are added at most until no quota is left.
     Merge = b'=',
-    /// In place of a charge: leases units of a bucket.
+    /// Before a charge of no units: reports leased units, and leases more.
     Lease = b'&',
     /// A charge of a fixed window that is a calendar month.
     MonthWindow = b'm',

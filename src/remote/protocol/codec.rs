@@ -2,7 +2,7 @@
 //!
 //! A charge is its penalty if it has one, at most one other mark, then the tag of its algorithm, then the arguments of
 //! that algorithm. The tag of a bucket or a fixed window also holds the tag of the quota, which the script stores with
-//! the state.
+//! the state. Units are leased by a mark and a report before a charge of no units; `lease.rs` has the reply.
 //!
 //! ```text
 //! counter         tag and its arguments                          integers in the reply
@@ -11,7 +11,6 @@
 //! fixed window    f  cost, limit, length                         end, used          (o: first hit, m: month)
 //! sliding log     g  cost, limit, length                         used, retry at, all back at
 //! sliding window  s  cost, limit, length, tick                   end, used before, used within
-//! lease           &  span, units, micros, report                 see `lease.rs`
 //! pot             p  cost, span, units, micros, share            TAT, what is to be done: see `pot.rs`
 //!                 r  report                                      see `pot.rs`
 //! concurrency     c  cost, limit, lease, ticket                  slots in flight
@@ -22,7 +21,7 @@
 //! Times and increments are in microseconds, lengths and leases in milliseconds; `units` come back in each `micros`.
 //! Example: 10 a minute, cost 1, `w` and four bytes, 6000000, 60000000. Reply: 1700000006000000.
 //!
-//! To add an algorithm, extend [`write_charge`], [`reply_len`] and [`decode`]: the compiler leads to each.
+//! To add an algorithm, extend [`write_charge`], [`reply_len`] and [`KeyState`]: the compiler leads to each.
 //!
 //! # Why does a key outlive its state by a second?
 //!
@@ -36,12 +35,13 @@ use crate::{
     algorithm::{Admitted, Counter, Counting, RefundToken, TokenBucket, WindowStart},
     charge::{Away, Charge, Correction, Settlement, Site},
     clock::{self, Timestamp},
-    decision::{PolicyState, Retry, Usage},
+    decision::{PolicyState, Retry},
     policy::Penalty,
 };
 
 use super::{
     arguments::{Argument, Arguments, Tag},
+    key_state::KeyState,
     lease::LeaseReport,
     pot::{PotNote, PotStep},
 };
@@ -198,16 +198,14 @@ pub(super) fn pot_report(step: &PotStep) -> Arguments {
     ])
 }
 
-/// Returns the arguments that report leased units of a bucket, and lease more.
-pub(super) fn lease(bucket: &TokenBucket, overshoot: u16, report: LeaseReport) -> Arguments {
-    let (units, micros) = bucket.refill();
-    Arguments::from_iter([
-        Argument::tag(Tag::Lease, bucket.quota_tag().to_be_bytes()),
-        Argument::Number(bucket.span()),
-        Argument::Number(units),
-        Argument::Number(micros),
-        Argument::Bytes(report.to_bytes(overshoot).into()),
-    ])
+/// Returns the arguments that report leased units of a key, and lease more.
+pub(super) fn lease(charge: &Charge<'_>, report: LeaseReport) -> Arguments {
+    let report = report.to_bytes(charge.policy().overshoot());
+    let mut arguments =
+        Arguments::from_iter([Argument::mark(Tag::Lease), Argument::Bytes(report.into())]);
+    // The rate of a bucket must be known, whatever its policy.
+    write_charge(&mut arguments, &charge.cost(0).at(Site::Home));
+    arguments
 }
 
 // === Arguments of a settlement ===
@@ -366,7 +364,8 @@ pub(super) struct ChargeReply {
     pub has_room: bool,
     /// The integers that describe the state. The first ones are set, by [`reply_len`].
     pub numbers: [u64; 3],
-    /// Microseconds by which refunds have moved the TAT of the key's bucket so far; for a denied charge, those of leased units in it.
+    /// Microseconds by which refunds have moved the TAT of the key's bucket so far; for a denied charge, those of leased units in it,
+    /// or the number of these in a window.
     pub refunded_or_leased: u64,
     /// When the ban of the key ends in microseconds; 0 without one.
     pub banned_until: u64,
@@ -402,52 +401,26 @@ pub(super) const OF_POT: u8 = 32;
 
 /// Returns the state of a policy from the reply to its charge. `now` is the time that the script decided by, and `is_made`
 /// whether the request was admitted.
-///
-/// The usage and the retry time are computed by the Rust twin of the script's algorithm, from the state that the script
-/// returns. Only a sliding log has too long a state for that, so the script returns its results.
 pub(super) fn decode(
     charge: &Charge<'_>,
     reply: &ChargeReply,
     (now, is_made): (Timestamp, bool),
 ) -> PolicyState {
-    let [first, second, third] = reply.numbers;
-    let mut starts_at = now;
-    let (usage, retry) = match charge.policy().counter() {
-        Counter::Bucket(bucket) => {
-            let state = bucket.state(first);
-            if reply.has_room && charge.units() > 0 {
-                starts_at = bucket.start_time(&state, now);
-            }
-            usage_and_retry(bucket, &state, charge, now)
+    let counter = charge.policy().counter();
+    let (usage, retry) = KeyState(reply.numbers).usage_and_retry(counter, charge.units(), now);
+    let starts_at = match counter.bucket() {
+        Some(bucket) if reply.has_room && charge.units() > 0 => {
+            bucket.start_time(&bucket.state(reply.numbers[0]), now)
         }
-        Counter::FixedWindow(window) => {
-            let state = window.state(Timestamp::from_micros(first), second);
-            usage_and_retry(window, &state, charge, now)
-        }
-        Counter::SlidingLog(log) => {
-            let retry = if charge.units() > log.limit() {
-                Retry::Never
-            } else if first + charge.units() <= log.limit() {
-                // It has room, but the key is banned.
-                Retry::Now
-            } else {
-                Retry::At(Timestamp::from_micros(second))
-            };
-            let reset_at = Timestamp::from_micros(third).max(now);
-            let remaining = log.limit().saturating_sub(first);
-            (Usage::new(log.limit(), remaining, reset_at), retry)
-        }
-        Counter::SlidingWindow(window) => {
-            let state = window.state(first / 1_000, second, third);
-            usage_and_retry(window, &state, charge, now)
-        }
-        Counter::Concurrency(slots) => usage_and_retry(slots, &slots.state(first), charge, now),
+        _ => now,
     };
     let own = if reply.has_room { Retry::Now } else { retry };
-    let more = if charge.is_away() {
-        PotNote::of(second, third).0
-    } else {
-        reply.refunded_or_leased
+    let more = match counter {
+        _ if charge.is_away() => PotNote::of(reply.numbers[1], reply.numbers[2]).0,
+        Counter::FixedWindow(_) | Counter::SlidingWindow(_) if reply.refunded_or_leased > 0 => {
+            wait_for_leased(charge, reply, retry, now)
+        }
+        _ => reply.refunded_or_leased,
     };
     let mut state = PolicyState::counted(*charge.policy().name(), usage, own)
         .with_start(starts_at)
@@ -458,22 +431,22 @@ pub(super) fn decode(
         // It fits, but another policy denies the request, and the attempt was counted.
         state = state.with_retry(retry);
     }
-    let state = charge.policy().counter().annotate(state);
+    let state = counter.annotate(state);
     if reply.banned_until > 0 {
         return state.banned(Timestamp::from_micros(reply.banned_until));
     }
     state
 }
 
-/// Returns the usage, and when a charge of the same cost can succeed, under a state of the counter.
-fn usage_and_retry<C: Counting>(
-    counter: &C,
-    state: &C::State,
-    charge: &Charge<'_>,
-    now: Timestamp,
-) -> (Usage, Retry) {
-    (
-        counter.usage(state, now),
-        counter.retry(state, now, charge.units()),
-    )
+/// Returns by how many microseconds leased units prolong the wait of a charge that a window denies.
+fn wait_for_leased(charge: &Charge<'_>, reply: &ChargeReply, retry: Retry, now: Timestamp) -> u64 {
+    let counter = charge.policy().counter();
+    let leased = reply.refunded_or_leased.cast_signed();
+    let without = KeyState(reply.numbers).after(-leased, counter, now);
+    let (usage, certain) = without.usage_and_retry(counter, charge.units(), now);
+    match (retry, certain) {
+        (Retry::At(at), _) if usage.remaining >= charge.units() => clock::micros(at.since(now)),
+        (Retry::At(at), Retry::At(certain)) => clock::micros(at.since(certain)),
+        _ => 0,
+    }
 }

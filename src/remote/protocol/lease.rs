@@ -2,11 +2,9 @@
 
 use std::time::Duration;
 
-use crate::{
-    algorithm::{Counting, TokenBucket},
-    clock::Timestamp,
-    decision::Retry,
-};
+use crate::{algorithm::Counter, clock::Timestamp, decision::Retry};
+
+use super::key_state::KeyState;
 
 /// The report of an instance on the units of a key that it had leased, with how many more it wants.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -59,8 +57,8 @@ pub(in crate::remote) struct LeaseId {
 pub(in crate::remote) struct LeaseReply {
     /// The time of the server.
     pub decided_at: Timestamp,
-    /// The TAT, without what is leased.
-    pub tat: u64,
+    /// Without what is leased.
+    pub state: KeyState,
     /// Units that are leased now, besides those that were kept.
     pub granted: u64,
     /// Whether the report came too late: the units count as spent.
@@ -70,8 +68,6 @@ pub(in crate::remote) struct LeaseReply {
     pub lease: LeaseId,
     /// Units that requests have asked all instances for, modulo 2^32.
     pub asked: u32,
-    /// The key's total of refunds.
-    pub refunded: u64,
 }
 
 impl LeaseReport {
@@ -114,14 +110,23 @@ impl LeaseReport {
 
 impl LeaseReply {
     /// The number of integers in the script's reply.
-    pub const LEN: usize = 7;
+    pub const LEN: usize = 8;
 
     /// Returns the reply of these integers; `None` if the script cannot have sent them.
     pub fn of(decided_at: Timestamp, numbers: [u64; Self::LEN]) -> Option<Self> {
-        let [tat, granted, leased_elsewhere, turn, born, asked, refunded] = numbers;
+        let [
+            first,
+            second,
+            third,
+            granted,
+            leased_elsewhere,
+            turn,
+            born,
+            asked,
+        ] = numbers;
         Some(Self {
             decided_at,
-            tat,
+            state: KeyState([first, second, third]),
             granted: granted / 2,
             is_late: granted % 2 == 1,
             leased_elsewhere,
@@ -130,7 +135,6 @@ impl LeaseReply {
                 born: born.try_into().ok()?,
             },
             asked: asked.try_into().ok()?,
-            refunded,
         })
     }
 
@@ -140,28 +144,41 @@ impl LeaseReply {
         self.leased_elsewhere + self.granted + kept
     }
 
-    /// Returns the TAT as if these units were spent.
-    pub fn tat_after(&self, bucket: &TokenBucket, units: u64) -> u64 {
-        self.tat.max(self.decided_at.as_micros()) + bucket.micros_up(units)
-    }
-
-    /// Returns for how long a charge of these units is denied, whatever becomes of the leased ones.
-    pub fn denied_for(&self, bucket: &TokenBucket, units: u64) -> Duration {
-        match bucket.retry(&bucket.state(self.tat), self.decided_at, units) {
-            Retry::At(at) => at.since(self.decided_at),
-            Retry::Never | Retry::Now => Duration::ZERO,
+    /// Returns for how long a charge of one unit is denied, whatever becomes of the leased ones.
+    pub fn denied_for(&self, counter: &Counter) -> Duration {
+        match self.state.usage_and_retry(counter, 1, self.decided_at) {
+            (usage, Retry::At(at)) if usage.remaining == 0 => at.since(self.decided_at),
+            _ => Duration::ZERO,
         }
     }
 
-    /// Returns when the units end, by the server's time: whoever has them must not spend them later.
-    pub fn ends_at(&self) -> Timestamp {
-        Timestamp::from_micros((u64::from(self.lease.turn) + 2) * TURN_MICROS)
+    /// Returns the total of refunds of a bucket; 0 for other algorithms.
+    pub fn refunded(&self, counter: &Counter) -> u64 {
+        counter.bucket().map_or(0, |_| self.state.0[1])
+    }
+
+    /// Returns when the units end, by the server's time, and whether a report can move them to a later turn. Whoever has them must
+    /// not spend them later.
+    pub fn ends_at(&self, counter: &Counter) -> (Timestamp, bool) {
+        let turn_ends = Timestamp::from_micros((u64::from(self.lease.turn) + 2) * TURN_MICROS);
+        match self.state.window_ends_at(counter) {
+            Some(window_ends) if window_ends <= turn_ends => (window_ends, false),
+            _ => (turn_ends, true),
+        }
     }
 }
 
-/// Returns whether a bucket is large enough for a lease.
-pub(in crate::remote) fn can_lease(bucket: &TokenBucket) -> bool {
-    bucket.capacity() / 4 >= LEAST_UNITS
+/// Returns whether units under this counter can be leased, and are enough for a lease.
+pub(in crate::remote) fn can_lease(counter: &Counter) -> bool {
+    has_leases(counter) && counter.limit() / 4 >= LEAST_UNITS
+}
+
+/// Returns whether the script leases units under this counter.
+pub(in crate::remote) fn has_leases(counter: &Counter) -> bool {
+    match counter {
+        Counter::Bucket(_) | Counter::FixedWindow(_) | Counter::SlidingWindow(_) => true,
+        Counter::Concurrency(_) | Counter::SlidingLog(_) => false,
+    }
 }
 
 /// The least number of units that the script leases.

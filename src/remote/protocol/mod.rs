@@ -7,6 +7,7 @@
 
 mod arguments;
 mod codec;
+mod key_state;
 mod keyspace;
 mod lease;
 mod pot;
@@ -17,8 +18,11 @@ mod script;
 
 #[cfg(fuzzing)]
 pub(super) use self::codec::reply_len;
+pub(super) use self::key_state::KeyState;
 pub(super) use self::keyspace::{Keyspace, RedisKey};
-pub(super) use self::lease::{LEAST_UNITS, LeaseId, LeaseReply, LeaseReport, Purpose, can_lease};
+pub(super) use self::lease::{
+    LEAST_UNITS, LeaseId, LeaseReply, LeaseReport, Purpose, can_lease, has_leases,
+};
 pub(super) use self::pot::{PotEnd, PotNote, PotReply, PotStep, PotUpdate};
 pub(super) use self::redirect::{NodeAddress, Redirect};
 pub(super) use self::reply::{Reply, RequestResult, malformed};

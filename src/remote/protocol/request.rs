@@ -21,7 +21,7 @@ use redis::Cmd;
 use smallvec::SmallVec;
 
 use crate::{
-    algorithm::{Algorithm, Counter, Quota, WindowStart},
+    algorithm::{Algorithm, Quota, WindowStart},
     charge::{Charge, Merge, Settlement},
     clock::Timestamp,
     key::{Key, slot::slot_of},
@@ -142,18 +142,11 @@ impl Request {
         })
     }
 
-    /// Returns a request that reports the leased units of a key, and leases more; `None` unless the policy is a bucket.
-    pub fn lease(keyspace: &Keyspace, charge: &Charge<'_>, report: LeaseReport) -> Option<Self> {
-        let Counter::Bucket(bucket) = charge.policy().counter() else {
-            return None;
-        };
-        let mut request = Self::for_key_of(
-            charge,
-            keyspace,
-            codec::lease(bucket, charge.policy().overshoot(), report),
-        );
+    /// Returns a request that reports the leased units of a key, and leases more.
+    pub fn lease(keyspace: &Keyspace, charge: &Charge<'_>, report: LeaseReport) -> Self {
+        let mut request = Self::for_key_of(charge, keyspace, codec::lease(charge, report));
         request.reply_lens = SmallVec::from_iter([codec::OF_LEASE]);
-        Some(request)
+        request
     }
 
     /// Returns a request for a step in a report of units that another region has leased to this one.

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! A server that has the script runs it by its hash (`EVALSHA`). The first call of each connection, and a call after
-//! `NOSCRIPT`, sends the text (`EVAL`, about 35 kB).
+//! `NOSCRIPT`, sends the text (`EVAL`, about 46 kB).
 //!
 //! # Why are states packed bytes and not hashes or sorted sets?
 //!
@@ -148,7 +148,7 @@ impl Text {
 }
 
 /// Lines of `lua/decide.lua`, and the files that replace them.
-const BRANCHES: [(&str, &str); 10] = [
+const BRANCHES: [(&str, &str); 13] = [
     (
         "include('concurrency.lua')",
         include_str!("../../../lua/concurrency.lua"),
@@ -182,10 +182,22 @@ const BRANCHES: [(&str, &str); 10] = [
         "include('token_bucket.lua')",
         include_str!("../../../lua/token_bucket.lua"),
     ),
-    // After those that include it.
+    // After those that include them.
     (
         "include('ended_leases.lua')",
         include_str!("../../../lua/ended_leases.lua"),
+    ),
+    (
+        "include('lattice.lua')",
+        include_str!("../../../lua/lattice.lua"),
+    ),
+    (
+        "include('lease_report.lua')",
+        include_str!("../../../lua/lease_report.lua"),
+    ),
+    (
+        "include('window_leases.lua')",
+        include_str!("../../../lua/window_leases.lua"),
     ),
 ];
 

@@ -50,9 +50,8 @@ impl Drop for Reporting {
 
 /// Makes a report: begins it here, sends it to the home, and ends it here by the reply.
 async fn run(pots: &Arc<Pots>, charge: &Charge<'_>, first: PotStep) {
-    let (Some(home), Counter::Bucket(bucket)) =
-        (pots.home_of(charge.key()), charge.policy().counter())
-    else {
+    let counter = charge.policy().counter();
+    let (Some(home), Some(bucket)) = (pots.home_of(charge.key()), counter.bucket()) else {
         return;
     };
     // If it fails, or its reply is lost, the next report waits until this one is too old.
@@ -134,7 +133,7 @@ async fn lease(
 ) -> Result<LeaseReply, Error> {
     let node = store.node_for(charge.key());
     let charge = charge.at(Site::Home);
-    let request = Request::lease(&node.client.keyspace, &charge, report).ok_or_else(malformed)?;
+    let request = Request::lease(&node.client.keyspace, &charge, report);
     let reply = route::submit(&node.client, Box::new(request)).await?;
     reply.check()?;
     reply.into_lease().ok_or_else(malformed)

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::{
-    algorithm::TokenBucket,
+    algorithm::{Counter, TokenBucket},
     remote::protocol::{LeaseReply, LeaseReport, PotReply, PotUpdate, Purpose},
 };
 
@@ -82,9 +82,10 @@ impl Demand {
         bucket: &TokenBucket,
         paid: u64,
     ) -> PotUpdate {
+        let counter = Counter::Bucket(*bucket);
         // Until two units are back; if the debt alone denies a request, not before that is over.
         let interval = Duration::from_micros(bucket.micros_up(2));
-        let denied_for = reply.denied_for(bucket, 1).min(LONGEST_DENIAL);
+        let denied_for = reply.denied_for(&counter).min(LONGEST_DENIAL);
         let wait = if reply.granted > 0 || report.want.max(report.need) == 0 {
             Duration::ZERO
         } else {
@@ -104,15 +105,14 @@ impl Demand {
         } else {
             self.units_in(ROUND_TRIPS_AHEAD * self.round_trip.as_secs_f64())
         };
-        let ahead = reply.tat.saturating_sub(reply.decided_at.as_micros());
+        let [tat, ..] = reply.state.0;
+        let ahead = tat.saturating_sub(reply.decided_at.as_micros());
+        let (ends_at, _) = reply.ends_at(&counter);
         PotUpdate {
             is_late: reply.is_late,
             wait,
             granted: reply.granted,
-            lasts: reply
-                .ends_at()
-                .since(reply.decided_at)
-                .saturating_sub(GUARD),
+            lasts: ends_at.since(reply.decided_at).saturating_sub(GUARD),
             lease: reply.lease,
             tat: begun.at.as_micros() + ahead,
             elsewhere: reply.leased_elsewhere,
@@ -125,7 +125,7 @@ impl Demand {
             },
             asked: reply.asked,
             told: if reply.is_late { 0 } else { begun.taken_back },
-            refunded: reply.refunded,
+            refunded: reply.refunded(&counter),
             paid,
             life: Duration::from_micros(bucket.span()) + OWED_LONGER,
         }

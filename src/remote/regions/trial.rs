@@ -61,7 +61,7 @@ impl RegionTrial {
         &self,
         bucket: &TokenBucket,
         decided_at: Timestamp,
-        numbers: [u64; 7],
+        numbers: [u64; 8],
     ) -> Vec<u8> {
         let reply = LeaseReply::of(decided_at, numbers).expect("a reply of the script");
         let update = self

@@ -292,7 +292,7 @@ rules:
     consistency: leased
   - id: delayed
     key: global
-    algorithm: token_bucket
+    algorithm: sliding_window
     limit: 1000/s
     count_denied: false
     consistency: delayed
