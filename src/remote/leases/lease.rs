@@ -78,6 +78,7 @@ struct SentReport {
     spent: u64,
     kept: u64,
     is_returned: bool,
+    wants_units: bool,
     /// The period in which its units were spent.
     period: u64,
     taken_back: u64,
@@ -267,23 +268,25 @@ impl Lease {
             self.void();
         }
         let kept = self.units + self.held;
+        let want = if is_returned {
+            0
+        } else {
+            self.wanted(kept, now)
+        };
         self.report = Some(SentReport {
             sent_at: now,
             spent: self.spent,
             kept,
             is_returned,
+            wants_units: want + needed > 0,
             period: self.period,
             taken_back: self.taken_back,
         });
         self.period = self.next_id();
         let taken_back = mem::take(&mut self.taken_back);
-        let want = if is_returned {
+        if is_returned {
             self.units = 0;
-            0
-        } else {
-            let aim = to_units(self.demand.per_second(now) * self.seconds_to_lease(now));
-            aim.max(LEAST_UNITS).saturating_sub(kept)
-        };
+        }
         LeaseReport {
             spent: saturated(self.spent),
             kept: saturated(kept),
@@ -301,12 +304,18 @@ impl Lease {
         }
     }
 
-    /// Returns for how long units are leased: no longer than their window lasts.
-    fn seconds_to_lease(&self, now: Timestamp) -> f64 {
-        if self.is_movable || now >= self.ends_at {
-            return SECONDS_LEASED;
+    /// Returns how many units to ask for beside those that are kept: none that would end with their window before they are spent.
+    fn wanted(&self, kept: u64, now: Timestamp) -> u64 {
+        let mut seconds = SECONDS_LEASED;
+        if !self.is_movable && now < self.ends_at {
+            seconds = seconds.min(self.ends_at.since(now).as_secs_f64());
         }
-        SECONDS_LEASED.min(self.ends_at.since(now).as_secs_f64())
+        let aim = to_units(self.demand.per_second(now) * seconds);
+        match aim.max(LEAST_UNITS).saturating_sub(kept) {
+            0 => 0,
+            // Redis leases no fewer.
+            want => want.max(LEAST_UNITS),
+        }
     }
 
     /// Ends a report whose reply came now. Returns how many units are leased to all instances.
@@ -343,7 +352,7 @@ impl Lease {
         self.share.learn(reply.asked, now);
         if reply.granted > 0 {
             self.last_grant = reply.granted;
-        } else if !report.is_returned {
+        } else if report.wants_units {
             // Until two units are back on average; if the key is at its limit without leased units, not before that is over.
             let all = clock::micros(counter.longest_recovery());
             let interval = Duration::from_micros(2 * all / counter.limit().max(1));

@@ -270,6 +270,16 @@ mod tests {
         trial.join(1);
     }
 
+    // Regression: an instance that had one unit left asked for three, got none, and waited for a tenth of a second.
+    #[test]
+    fn no_fewer_units_are_asked_for_than_redis_leases() {
+        let mut trial = Trial::new();
+        trial.lease.note_request(1, NOW);
+        trial.report((4, 0), |_| ());
+        trial.lease.take(3, false, NOW).expect("three units");
+        assert_eq!(trial.lease.begin_report(false, 0, 1, NOW).want, 4);
+    }
+
     #[test]
     fn units_are_leased_until_their_window_ends_and_none_in_its_last_milliseconds() {
         let ends = NOW + Duration::from_millis(100);
