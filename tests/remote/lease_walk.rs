@@ -489,6 +489,8 @@ impl Walk {
             }
         }
         self.losses += 1;
+        // The script distinguishes a state from one that was lost by the millisecond of its birth.
+        self.now += 1_000;
         self.begin_anew();
         Some(Command::Delete)
     }
