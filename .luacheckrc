@@ -30,7 +30,8 @@ local shared = {
 
 -- Names of decide.lua that they set.
 local results = {
-  'argument_count', 'ban', 'bans', 'counts_denied', 'extra', 'failure', 'has_room', 'is_forced', 'is_ours', 'more',
+  'argument_count', 'ban', 'bans', 'counts_denied', 'extra', 'failure', 'has_room', 'is_forced', 'is_ours', 'is_unsure',
+  'more',
   'new1', 'new2', 'new3', 'number_count', 'old1', 'old2', 'old3', 'patches', 'refunded_flag', 'stored', 'ttl_millis',
   'value',
   -- Of leases.

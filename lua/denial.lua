@@ -17,7 +17,7 @@ if foreign_ban or ban[2] > 0 then
   if extra then
     extra.commands = nil
   end
-elseif is_ours and not has_room then
+elseif is_ours and not has_room and not is_unsure then
   local first, factor, longest = ARGV[penalty_at + 3] + 0, ARGV[penalty_at + 4] + 0, ARGV[penalty_at + 5] + 0
   -- If the clock was set back, the denials count from now on.
   since = since < now and since or now

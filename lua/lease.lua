@@ -80,7 +80,8 @@ if value then
   most = most < 2 ^ 31 and most or 2 ^ 31
   local overdraft = floor(capacity * overshoot / 1000)
   overdraft = overdraft < 2 ^ 30 and overdraft or 2 ^ 30
-  local grantable = ((purpose == 3 or room < most) and room or most) + overdraft - leased_before
+  local limit = purpose == 3 and 2 ^ 31 or most
+  local grantable = (room < limit and room or limit) + overdraft - leased_before
   granted = floor((room - leased_before) * share / (1024 * part))
   granted = granted < most - leased_before and granted or most - leased_before
   if overshoot > 0 then
@@ -91,7 +92,7 @@ if value then
   end
   granted = granted < want and granted or want
   granted = granted < fewest and 0 or granted
-  if purpose == 3 and need > grantable * share / 1024 then
+  if purpose == 3 and need > grantable then
     -- What is free goes to all regions that need it.
     need = ceil(grantable * share / 1024)
   end

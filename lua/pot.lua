@@ -35,12 +35,13 @@
 --          1  a report is due; for a refund, it was not made here, since the home knows of the charge
 --          2  denied, but the home may have units
 --          4  admitted without the home; or denied while a report is under way; for a refund, that of the charge
---          8  times the number of reports that began, modulo 4096
+--          8  the last report has failed
+--         16  times the number of reports that began, modulo 4096
 --        POT_REPORT: 1 if a report began, else 0; units spent since the last report; units left; turn; born; units
 --          asked for since the last report; units among them that were not there; us since the last report began; units
 --          admitted without the home; since when in us; `share` and `asked` of the last reply; units that were refunded
 --          here since the last report
--- State  115 bytes, each number as above; us by this server's clock:
+-- State  116 bytes, each number as above; us by this server's clock:
 --
 --          0      7     14      21      28          35           42         49     53      57         61       65
 --          +------+-----+-------+-------+-----------+------------+----------+------+-------+----------+--------+--
@@ -52,39 +53,46 @@
 --          .. | asked | turn | born | elsewhere | low | owed | all asked | back | ..
 --          ---+-------+------+------+-----------+-----+------+-----------+------+--
 --
---             97       99      101        108         115
---          ---+--------+-------+----------+-----------+
---          .. | number | share | refunded | dry until |
---          ---+--------+-------+----------+-----------+
+--             97       99      101        108         115        116
+--          ---+--------+-------+----------+-----------+----------+
+--          .. | number | share | refunded | dry until | failures |
+--          ---+--------+-------+----------+-----------+----------+
 --
 --          reported  of the units spent, those that the report under way has; `waits` is 2^55 while one is under way
 --          missed    of the units asked for since the last report, those that were not there
 --          owed      units admitted without the home
 --          back      units that were refunded here since the last report
+--          failures  reports in a row that have failed
 --
 -- Example: 10 a minute. Nothing is known of the key; the home is out of reach from the second line on, and a quarter of
 -- the limit is admitted. Times with a `+` are us after 1700000000000000.
---   at +0        'p' 1 60000000 1 6000000 0 -> denied, TAT +66001000, 3, 0: a report is due, and may bring units
---   at +1000000  'p' 2 60000000 1 6000000 250 -> fits, TAT +1000000, 4, 0: without the home
---   at +2000000  'p' 1 60000000 1 6000000 250 -> denied, TAT +68001000, 1, 0: a quarter of 10 is 2.5
---   at +16000000 'p' 1 60000000 1 6000000 250 -> fits, TAT +16000000, 4, 0: one comes back in 24 s
+--   at +0        'p' 1 60000000 1 6000000 0 -> denied, TAT +66001000, 32771, 0: a report is due, and may bring units
+--   at +1000000  'p' 2 60000000 1 6000000 250 -> fits, TAT +1000000, 32773, 0: without the home
+--   at +2000000  'p' 1 60000000 1 6000000 250 -> denied, TAT +68001000, 32769, 0: a quarter of 10 is 2.5
+--   at +16000000 'p' 1 60000000 1 6000000 250 -> fits, TAT +16000000, 32773, 0: one comes back in 24 s
 
-argument_count, number_count = 5, 3
+argument_count, number_count = kind == POT_REPORT and 1 or 5, kind == POT_REPORT and 13 or 3
 stored = redis_pcall('GET', key)
-is_ours = not stored or #stored == 115
+is_ours = not stored or #stored == 116
 local ends, tat, began, waits, share_tat, owed_since, asked_at = 0, 0, 0, 0, 0, 0, 0
 local left, spent, reported, missed = 0, 0, 0, 0
-local elsewhere, low, owed, all_asked, back, number, part, refunded, dry_until = 0, 0, 0, 0, 0, 0, 0, 0, 0
+local elsewhere, low, owed, all_asked, back, part, refunded, dry_until, failures = 0, 0, 0, 0, 0, 0, 0, 0, 0
+-- Not that of a state that has expired, so that no refund of before is made here.
+local number = floor(now / 1000) % 4096
 asked, turn, born = 0, 0, 0
 if stored and is_ours then
   ends, tat, began, waits, share_tat, owed_since, asked_at, left, spent, reported, missed, asked, turn, born, elsewhere,
-    low, owed, all_asked, back, number, part, refunded, dry_until =
-    unpack_bytes('>I7I7I7I7I7I7I7I4I4I4I4I4I4I4I4I4I4I4I4I2I2I7I7', stored)
+    low, owed, all_asked, back, number, part, refunded, dry_until,
+    failures = unpack_bytes('>I7I7I7I7I7I7I7I4I4I4I4I4I4I4I4I4I4I4I4I2I2I7I7I1', stored)
   is_ours = ends <= now + FURTHEST and tat <= now + FURTHEST
 end
-if now >= ends and left + spent > 0 then
+local was_set_back = began > now or ends > now + 2 * TURN
+if (now >= ends or was_set_back) and left + spent > 0 then
   -- At the home, they count as spent now.
   left, spent, reported, number = 0, 0, 0, (number + 1) % 4096
+end
+if was_set_back then
+  ends, began, waits, dry_until = 0, 0, 0, 0
 end
 if waits == NEVER and now > began + 2 * TURN then
   -- Whoever made the report has gone. What it had has ended.
@@ -93,7 +101,7 @@ end
 
 local is_written, life = false, 0
 if is_ours and kind == POT_REPORT then
-  argument_count, number_count, has_room = 1, 13, true
+  has_room = true
   local step, at, idle, granted, lasts, new_turn, new_born, new_tat, new_elsewhere, new_low, dry, new_part, new_asked
   local paid, told, new_refunded
   step, at, idle, granted, lasts, new_turn, new_born, new_tat, new_elsewhere, new_low, dry, new_part, new_asked,
@@ -113,15 +121,18 @@ if is_ours and kind == POT_REPORT then
       else
         left, spent, number = 0, 0, (number + 1) % 4096
       end
-      left, ends, turn, born, tat, elsewhere = left + granted, at + lasts, new_turn, new_born, new_tat, new_elsewhere
+      left = left + granted < 2 ^ 32 and left + granted or 2 ^ 32 - 1
+      ends, turn, born, tat, elsewhere, failures = at + lasts, new_turn, new_born, new_tat, new_elsewhere, 0
       low, part, all_asked, refunded, dry_until = new_low, new_part, new_asked, new_refunded, now + dry
-      owed, back = owed > paid and owed - paid or 0, back > told and back - told or 0
-    elseif step == 5 then
-      -- The home may have taken it: what is left can be spent until it ends, and is reported no more.
-      spent, number = 0, (number + 1) % 4096
-      waits = ends > waits and left > 0 and ends or waits
+      back = back > told and back - told or 0
+    else
+      failures = failures < 255 and failures + 1 or 255
+      if step == 5 then
+        -- The home may have taken it: what is left can be spent until it ends. For the next report, it is of no lease.
+        spent, turn, born, number = 0, 0, 0, (number + 1) % 4096
+      end
     end
-    reported = 0
+    owed, reported = owed > paid and owed - paid or 0, 0
   end
   if old1 == 0 then
     old2, old3 = spent, left
@@ -139,10 +150,10 @@ elseif is_ours then
   local is_due, is_shared, is_missing
   if refund_at then
     has_room, is_due, is_shared, is_missing = true, 0, 0, 0
-    local of = floor(refunded_before / 8) % 4096
+    local of = floor(refunded_before / 16) % 4096
     if floor(refunded_before / 4) % 2 == 1 then
       is_written, owed = owed > 0, owed > cost and owed - cost or 0
-    elseif number == of and spent - reported >= cost and now < ends then
+    elseif number == of and spent - reported >= cost and now < ends and refund_at > began then
       left, spent, back, is_written = left + cost, spent - cost, back + cost, true
     else
       is_due = 1
@@ -150,6 +161,9 @@ elseif is_ours then
     end
   elseif cost == 0 or merge_until and now >= merge_until then
     has_room = true
+  elseif not is_forced and cost * micros > span * units then
+    -- It never fits.
+    is_due = 0
   else
     if not is_forced and not is_again then
       asked, asked_at = (asked + cost) % 2 ^ 32, now
@@ -183,12 +197,12 @@ elseif is_ours then
   local shown = from + ceil(spent * micros / units)
   if not has_room then
     local with_others = shown + ceil(elsewhere * micros / units)
-    if not is_again then
+    if not is_again and not is_due then
       missed = missed + cost < 2 ^ 32 and missed + cost or 2 ^ 32 - 1
     end
     if share == 0 then
       -- It is worth waiting if the home may have enough for all that were denied since the last report.
-      local may_fit = with_others + ceil(missed * micros / units) - now <= span
+      local may_fit = not is_due and with_others + ceil(missed * micros / units) - now <= span
       is_missing = may_fit and now >= dry_until and 2 or 0
       is_shared = waits == NEVER and 4 or 0
     end
@@ -197,10 +211,13 @@ elseif is_ours then
     shown = with_others > least and with_others or least
   end
   if not is_due then
-    is_due = waits <= now and (not has_room or left <= low and low > 0 or left > 0 and ends - now < TURN / 2)
+    local is_low = born > 0 and (left <= low and low > 0 or left > 0 and ends - now < TURN / 2)
+    is_due = waits <= now and cost > 0 and (not has_room or owed > 0 or is_low)
     is_due = is_due and 1 or 0
   end
-  old1, old2, old3 = shown, is_due + (is_missing or 0) + (is_shared or 0) + 8 * number, refunded
+  is_unsure = is_missing == 2
+  old1, old3 = shown, refunded
+  old2 = is_due + (is_missing or 0) + (is_shared or 0) + (failures > 0 and 8 or 0) + 16 * number
   new1, new2, new3 = old1, old2, old3
 end
 
@@ -208,9 +225,9 @@ if is_written then
   local last = ends > tat and ends or tat
   last = (last > share_tat and last or share_tat) + (owed > 0 and life or 0)
   last = last > now + 4 * TURN and last or now + 4 * TURN
-  local state = pack_bytes('>I7I7I7I7I7I7I7I4I4I4I4I4I4I4I4I4I4I4I4I2I2I7I7', ends, tat, began, waits, share_tat,
+  local state = pack_bytes('>I7I7I7I7I7I7I7I4I4I4I4I4I4I4I4I4I4I4I4I2I2I7I7I1', ends, tat, began, waits, share_tat,
     owed_since, asked_at, left, spent, reported, missed, asked, turn, born, elsewhere, low, owed, all_asked, back,
-    number, part, refunded, dry_until)
+    number, part, refunded, dry_until, failures)
   ttl_millis = ceil((last - now) / 1000) + TTL_MARGIN
   if has_room then
     value = state

@@ -124,7 +124,8 @@ end
 
 if report and is_ours then
   local units, micros = ARGV[argument + 3] + 0, ARGV[argument + 4] + 0
-  is_other = is_changed or tat > now and free_turns ~= ''
+  -- At a region's report, there may be no charge here that converts it.
+  is_other = is_changed and sub(report, 31, 31) ~= '\3' or tat > now and free_turns ~= ''
   include('lease_report.lua')
   if is_reset then
     tat, refunded = now, 0

@@ -55,7 +55,7 @@ pub(crate) mod policy;
 
 #[cfg(any(feature = "dashboard", feature = "rules", all(feature = "redis", test)))]
 pub(crate) use self::consistency::Consistency;
-#[cfg(feature = "rules")]
+#[cfg(any(feature = "redis", feature = "rules"))]
 pub(crate) use self::consistency::Percent;
 pub use self::penalty::{BanRecord, BanStatus, Penalty};
 #[cfg(feature = "top-keys")]

@@ -289,6 +289,7 @@ impl Walk {
         let mut spent = spent.remove(newest);
         if self.fault == Fault::RefundOfReported {
             spent.token = self.regions[region].token;
+            spent.tat = self.time_at(region) + self.bucket.span();
         }
         let units = 1 + self.random.below(spent.units);
         self.waiting = Waiting::Refund {

@@ -7,6 +7,8 @@ use tollgate::{
     Decision, ErrorKind, Key, OnOutage, Percent, Policy, Quota, RateLimiter,
     algorithm::Algorithm,
     charge::{Charge, Receipt},
+    decision::Retry,
+    policy::Penalty,
     remote::{RedisStore, Regions},
 };
 
@@ -328,4 +330,104 @@ async fn refund_of_reported_units_is_made_at_the_home() {
     let (here, there) = (take_all(&west, one).await, take_all(&east, one).await);
     // A round trip is missing, in which the last unit is not back.
     assert!((79..=80).contains(&(here + there)), "{here} + {there}");
+}
+
+// Regression: each look for units that were on their way counted as a denial.
+#[tokio::test]
+async fn first_requests_far_from_the_home_are_no_offence() {
+    let world = World::start().await;
+    let west = limiter(world.west());
+    let penalty = Penalty::after(2, Duration::from_secs(60));
+    let policy = policy("banning", 20).penalty(penalty);
+    let charges = [policy.charge(key_at(EAST))];
+    for decision in join_all((0..8).map(|_| check(&west, &charges))).await {
+        assert!(decision.is_allowed(), "{decision:?}");
+    }
+}
+
+// Regression: a region got no more than its part of the burst at once.
+#[tokio::test]
+async fn cost_may_be_the_whole_burst_far_from_the_home() {
+    let world = World::start().await;
+    let west = limiter(world.west());
+    let policy = policy("large", 100);
+    let charge = policy.charge(key_at(EAST));
+    let decision = check(&west, &[charge.cost(100)]).await;
+    assert!(decision.is_allowed(), "{decision:?}");
+}
+
+// Regression: units were leased for a request that never fits.
+#[tokio::test]
+async fn cost_above_the_burst_is_denied_and_leases_nothing() {
+    let world = World::start().await;
+    let (west, east) = (limiter(world.west()), limiter(world.east()));
+    let policy = policy("never", 100);
+    let charge = policy.charge(key_at(EAST));
+    for _ in 0..3 {
+        let decision = check(&west, &[charge.cost(101)]).await;
+        assert_eq!(decision.states()[0].retry(), Retry::Never, "{decision:?}");
+    }
+    assert_eq!(take_all(&east, charge).await, 100);
+}
+
+// Regression: the debt under the limit of before was converted by charges at the home only.
+#[tokio::test]
+async fn changed_limit_applies_to_a_key_that_is_asked_for_far_from_its_home() {
+    let world = World::start().await;
+    let west = limiter(world.west());
+    let key = key_at(EAST);
+    let before = policy("changed", 10);
+    assert_eq!(take_all(&west, before.charge(key)).await, 10);
+    // Ten times as large: a tenth of it is spent, all of which comes back in a tenth of a second.
+    let after = Policy::new("changed", Quota::per_second(100).burst(100));
+    let west = limiter(world.west());
+    let started = Instant::now();
+    while !check(&west, &[after.charge(key)]).await.is_allowed() {
+        assert!(started.elapsed() < HUNG, "the debt of before counts");
+    }
+}
+
+// Regression: a region that admitted less than its share while it was cut off never asked the home again.
+#[tokio::test]
+async fn region_that_was_cut_off_finds_out_that_it_is_not() {
+    let world = World::start().await;
+    let regions = world.west().wait(Duration::from_millis(50));
+    let west = limiter(regions.report_timeout(Duration::from_millis(100)));
+    let policy = Policy::new("recovers", Quota::per_minute(1).burst(100_000));
+    let charge = policy.charge(key_at(EAST));
+    world.to_east.set(Mode::BlackHole);
+    for _ in 0..10 {
+        assert!(check(&west, &[charge]).await.is_allowed());
+    }
+    world.to_east.set(Mode::Pass);
+    let (east, started) = (limiter(world.east()), Instant::now());
+    loop {
+        let decision = check(&west, &[charge]).await;
+        assert!(decision.is_allowed(), "{decision:?}");
+        let peeked = check(&east, &[charge.cost(0)]).await;
+        let left = peeked.states()[0].usage().expect("a usage").remaining;
+        if left <= 99_990 {
+            return;
+        }
+        assert!(started.elapsed() < HUNG, "{left}");
+    }
+}
+
+#[tokio::test]
+async fn request_that_cost_more_is_charged_at_the_home() {
+    let world = World::start().await;
+    let (west, east) = (limiter(world.west()), limiter(world.east()));
+    let policy = policy("more", 100);
+    let charge = policy.charge(key_at(EAST));
+    let decision = check(&west, &[charge]).await;
+    let receipt = Receipt::of(&[charge], &decision).expect("it was charged");
+    let settled = west.settle(receipt.actual_cost(|_, _| 150)).await;
+    settled.expect("a charge");
+    // Also beyond the burst. The region holds up to an eighth of it.
+    let peeked = check(&east, &[charge.cost(0)]).await;
+    let back = peeked.states()[0].usage().expect("a usage").reset_at;
+    let hours = back.since(peeked.decided_at()).as_secs() / 3_600;
+    assert!((148..=163).contains(&hours), "{hours}");
+    let here = take_all(&west, charge).await;
+    assert!(here < 13, "{here}");
 }

@@ -191,10 +191,12 @@ fn write_pot_charge(arguments: &mut Arguments, bucket: &TokenBucket, cost: u64, 
 const AGAIN: u64 = 1 << 16;
 
 /// Returns the arguments of a step in a report of the units that a region has leased.
-pub(super) fn pot_report(step: &PotStep) -> Arguments {
+pub(super) fn pot_report(bucket: &TokenBucket, step: &PotStep) -> Arguments {
+    // What is owed is known for a minute after it would have come back.
+    let life = Duration::from_micros(bucket.span()) + Duration::from_secs(60);
     Arguments::from_iter([
         Argument::mark(Tag::PotReport),
-        Argument::Bytes(step.to_bytes().into()),
+        Argument::Bytes(step.to_bytes(life).into()),
     ])
 }
 

@@ -39,9 +39,14 @@ impl PotNote {
         self.0 & 4 > 0
     }
 
+    /// Returns whether the last report has failed.
+    pub fn has_failed(self) -> bool {
+        self.0 & 8 > 0
+    }
+
     /// Returns how many reports have begun since an earlier note of this key.
     pub fn reports_since(self, earlier: Self) -> u64 {
-        let number = |note: Self| (note.0 >> 3) % REPORTS;
+        let number = |note: Self| (note.0 >> 4) % REPORTS;
         (number(self) + REPORTS - number(earlier)) % REPORTS
     }
 
@@ -58,9 +63,9 @@ impl PotNote {
 
 /// The number of reports wraps to 0 here.
 const REPORTS: u64 = 4_096;
-/// Bits of the number in a reply, and those of the total of refunds: 38 hours in microseconds.
-const NUMBER_BITS: u32 = 15;
-const TOTAL_BITS: u32 = 37;
+/// Bits of the number in a reply, and those of the total of refunds: 19 hours in microseconds.
+const NUMBER_BITS: u32 = 16;
+const TOTAL_BITS: u32 = 36;
 
 /// A step in a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,28 +75,24 @@ pub(in crate::remote) enum PotStep {
     /// Begins a report that gives back what is left, if nobody has asked for this long.
     GiveBack { idle: Duration },
     /// Ends the report that began at this time.
-    End(Timestamp, PotEnd),
+    End(Timestamp, PotEnd, PotUpdate),
 }
 
 /// The end of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::remote) enum PotEnd {
-    Replied(PotUpdate),
+    Replied,
+    /// It came too late: what was left counts as spent.
+    Late,
     /// It may have reached the home or not.
-    Lost {
-        wait: Duration,
-    },
+    Lost,
     /// It did not reach the home.
-    NotSent {
-        wait: Duration,
-    },
+    NotSent,
 }
 
-/// What the home's reply changes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What the end of a report changes. Without a reply, only the wait and what was paid count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::remote) struct PotUpdate {
-    /// Whether the report came too late: what was left counts as spent.
-    pub is_late: bool,
     /// How long the next report waits.
     pub wait: Duration,
     pub granted: u64,
@@ -115,25 +116,28 @@ pub(in crate::remote) struct PotUpdate {
     pub told: u64,
     /// The key's total of refunds at the home.
     pub refunded: u64,
-    /// How long the state is of use after its last unit.
-    pub life: Duration,
 }
 
 impl PotStep {
-    pub fn to_bytes(self) -> [u8; 84] {
-        let (step, at, wait, update) = match self {
-            Self::Begin => (1, 0, Duration::ZERO, None),
-            Self::GiveBack { idle } => (2, 0, idle, None),
-            Self::End(at, end) => {
-                let at = at.as_micros();
-                match end {
-                    PotEnd::Replied(update) => {
-                        let step = if update.is_late { 4 } else { 3 };
-                        (step, at, update.wait, Some(update))
-                    }
-                    PotEnd::Lost { wait } => (5, at, wait, None),
-                    PotEnd::NotSent { wait } => (6, at, wait, None),
-                }
+    /// Returns the step as one argument of the script. `life` is how long the state is of use after its last unit.
+    pub fn to_bytes(self, life: Duration) -> [u8; 84] {
+        let (step, at, update) = match self {
+            Self::Begin => (1, 0, PotUpdate::default()),
+            Self::GiveBack { idle } => {
+                let update = PotUpdate {
+                    wait: idle,
+                    ..PotUpdate::default()
+                };
+                (2, 0, update)
+            }
+            Self::End(at, end, update) => {
+                let step = match end {
+                    PotEnd::Replied => 3,
+                    PotEnd::Late => 4,
+                    PotEnd::Lost => 5,
+                    PotEnd::NotSent => 6,
+                };
+                (step, at.as_micros(), update)
             }
         };
         let mut bytes = [0; 84];
@@ -145,23 +149,21 @@ impl PotStep {
         };
         put(step, 1);
         put(at, 7);
-        put(clock::micros(wait), 7);
-        if let Some(update) = update {
-            put(saturated(update.granted), 4);
-            put(clock::micros(update.lasts), 7);
-            put(update.lease.turn.into(), 4);
-            put(update.lease.born.into(), 4);
-            put(update.tat, 7);
-            put(saturated(update.elsewhere), 4);
-            put(saturated(update.low), 4);
-            put(clock::micros(update.dry), 7);
-            put(update.share.into(), 2);
-            put(update.asked.into(), 4);
-            put(saturated(update.paid), 4);
-            put(saturated(update.told), 4);
-            put(update.refunded, 7);
-            put(clock::micros(update.life).min(1 << 52), 7);
-        }
+        put(clock::micros(update.wait), 7);
+        put(saturated(update.granted), 4);
+        put(clock::micros(update.lasts), 7);
+        put(update.lease.turn.into(), 4);
+        put(update.lease.born.into(), 4);
+        put(update.tat, 7);
+        put(saturated(update.elsewhere), 4);
+        put(saturated(update.low), 4);
+        put(clock::micros(update.dry), 7);
+        put(update.share.into(), 2);
+        put(update.asked.into(), 4);
+        put(saturated(update.paid), 4);
+        put(saturated(update.told), 4);
+        put(update.refunded, 7);
+        put(clock::micros(life).min(1 << 52), 7);
         bytes
     }
 }

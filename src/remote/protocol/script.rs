@@ -9,7 +9,7 @@
 //! ```
 //!
 //! A server that has the script runs it by its hash (`EVALSHA`). The first call of each connection, and a call after
-//! `NOSCRIPT`, sends the text (`EVAL`, about 46 kB).
+//! `NOSCRIPT`, sends the text (`EVAL`, about 53 kB).
 //!
 //! # Why are states packed bytes and not hashes or sorted sets?
 //!

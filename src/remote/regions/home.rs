@@ -15,8 +15,8 @@ pub(super) struct Home {
     pub store: RedisStore,
     /// Reports in a row that failed.
     failures: AtomicU32,
-    /// When a report was replied to the last time, in microseconds of this process' clock.
-    replied_at: AtomicU64,
+    /// When a report failed the last time, in microseconds of this process' clock.
+    failed_at: AtomicU64,
     /// Of the last report, in microseconds.
     round_trip: AtomicU64,
     /// By how much its clock is ahead of that of this region's server at least, in microseconds, as a signed number.
@@ -29,7 +29,7 @@ impl Home {
             name,
             store,
             failures: AtomicU32::new(0),
-            replied_at: AtomicU64::new(0),
+            failed_at: AtomicU64::new(0),
             round_trip: AtomicU64::new(100_000),
             ahead: AtomicI64::new(UNKNOWN),
         }
@@ -41,7 +41,17 @@ impl Home {
     }
 
     /// Notes a report that failed.
-    pub fn note_failure(&self, error: &Error) {
+    pub fn note_failure(&self, error: &Error, began_at: Timestamp, now: Timestamp) {
+        if !error.is_transient() {
+            // It is that of the key, or of a setting.
+            return;
+        }
+        let last = self.failed_at.load(Ordering::Relaxed);
+        if began_at.as_micros() < last {
+            // They failed together.
+            return;
+        }
+        self.failed_at.store(now.as_micros(), Ordering::Relaxed);
         if self.failures.fetch_add(1, Ordering::Relaxed) + 1 == FAILURES {
             log::event!(
                 WARN,
@@ -52,14 +62,8 @@ impl Home {
         }
     }
 
-    /// Returns whether a report was replied to after this time.
-    pub fn has_replied_since(&self, time: Timestamp) -> bool {
-        self.replied_at.load(Ordering::Relaxed) > time.as_micros()
-    }
-
     /// Notes the reply to a report.
-    pub fn note_reply(&self, took: Duration, now: Timestamp) {
-        self.replied_at.store(now.as_micros(), Ordering::Relaxed);
+    pub fn note_reply(&self, took: Duration) {
         if self.failures.swap(0, Ordering::Relaxed) >= FAILURES {
             log::event!(INFO, "a region can be reached again", region = self.name);
         }

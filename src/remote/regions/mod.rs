@@ -45,7 +45,8 @@
 //! | a region's server loses its states, or writes of the last second | the pots that it had, once |
 //! | a home loses its states | what the regions hold then, besides what any loss of states admits |
 //!
-//! What a cut-off region admits is charged to the home once it can be reached again.
+//! What a cut-off region admits is charged to the home by the next report of the key that reaches it. During an outage of its own
+//! server, the instances of a region admit what they do in any outage.
 
 mod home;
 mod pots;

@@ -8,7 +8,9 @@ use crate::{
     clock::Clock,
     error::Error,
     remote::{
-        protocol::{LeaseReply, LeaseReport, PotEnd, PotReply, PotStep, Request, malformed},
+        protocol::{
+            LeaseReply, LeaseReport, PotEnd, PotReply, PotStep, PotUpdate, Request, malformed,
+        },
         route,
         store::RedisStore,
     },
@@ -67,27 +69,40 @@ async fn run(pots: &Arc<Pots>, charge: &Charge<'_>, first: PotStep) {
     let gives_back = first != PotStep::Begin;
     let demand = Demand::new(&begun, home.round_trip());
     let report = demand.report(&begun, bucket, pots.even_share(), gives_back);
+    let began_at = Clock::system().now();
     let (paid, reply, took) = call(home, charge, &begun, report).await;
-    let end = match &reply {
+    let (end, update) = match &reply {
         Ok(reply) => {
-            home.note_reply(took, Clock::system().now());
-            PotEnd::Replied(demand.update((&begun, &report), reply, bucket, paid))
+            home.note_reply(took);
+            let update = demand.update((&begun, &report), reply, bucket, paid);
+            let end = if reply.is_late {
+                PotEnd::Late
+            } else {
+                PotEnd::Replied
+            };
+            (end, update)
         }
         Err(error) => {
-            home.note_failure(error);
+            home.note_failure(error, began_at, Clock::system().now());
             let wait = if home.is_cut_off() {
                 RETRY_CUT_OFF
             } else {
                 RETRY
             };
-            if error.was_not_executed() {
-                PotEnd::NotSent { wait }
+            let end = if error.was_not_executed() {
+                PotEnd::NotSent
             } else {
-                PotEnd::Lost { wait }
-            }
+                PotEnd::Lost
+            };
+            let update = PotUpdate {
+                wait,
+                paid,
+                ..PotUpdate::default()
+            };
+            (end, update)
         }
     };
-    let ended = step(&pots.here, charge, PotStep::End(begun.at, end)).await;
+    let ended = step(&pots.here, charge, PotStep::End(begun.at, end, update)).await;
     if let (Ok(reply), Ok(ended)) = (&reply, &ended) {
         home.note_times(reply.decided_at, ended.at);
     }
@@ -154,7 +169,8 @@ async fn merge(home: &Home, charge: &Charge<'_>, begun: &PotReply) -> Result<boo
         from.as_micros(),
         from + Duration::from_micros(bucket.span()) + LONGEST_OWED,
     );
-    let id = begun.at.as_micros();
+    // The same for the same units, if it is not known whether they were charged.
+    let id = begun.owed_since.as_micros() * 31 + begun.owed;
     let merge = Merge::new(charge.at(Site::Home).to_owned(), admitted, id);
     let Some(request) = Request::merge(&node.client.keyspace, &merge) else {
         return Ok(false);
@@ -168,7 +184,8 @@ async fn merge(home: &Home, charge: &Charge<'_>, begun: &PotReply) -> Result<boo
 /// Makes a step of a report at the server of this region.
 async fn step(here: &RedisStore, charge: &Charge<'_>, step: PotStep) -> Result<PotReply, Error> {
     let node = here.node_for(charge.key());
-    let request = Request::pot_report(&node.client.keyspace, charge, &step);
+    let request =
+        Request::pot_report(&node.client.keyspace, charge, &step).ok_or_else(malformed)?;
     let reply = route::submit(&node.client, Box::new(request)).await?;
     reply.check()?;
     reply.into_pot().ok_or_else(malformed)

@@ -54,7 +54,7 @@ impl Demand {
             asked: saturated(begun.asked),
             want: saturated((aim + begun.missed).saturating_sub(begun.left)),
             need: saturated(begun.missed),
-            share: if self.is_new {
+            share: if self.is_new || begun.share == 0 {
                 begun.share.max(first_share)
             } else {
                 begun.share
@@ -109,10 +109,12 @@ impl Demand {
         let ahead = tat.saturating_sub(reply.decided_at.as_micros());
         let (ends_at, _) = reply.ends_at(&counter);
         PotUpdate {
-            is_late: reply.is_late,
             wait,
             granted: reply.granted,
-            lasts: ends_at.since(reply.decided_at).saturating_sub(GUARD),
+            lasts: ends_at
+                .since(reply.decided_at)
+                .min(LONGEST_LEASE)
+                .saturating_sub(GUARD),
             lease: reply.lease,
             tat: begun.at.as_micros() + ahead,
             elsewhere: reply.leased_elsewhere,
@@ -127,7 +129,6 @@ impl Demand {
             told: if reply.is_late { 0 } else { begun.taken_back },
             refunded: reply.refunded(&counter),
             paid,
-            life: Duration::from_micros(bucket.span()) + OWED_LONGER,
         }
     }
 
@@ -168,6 +169,8 @@ const ROUND_TRIPS_HELD: f64 = 4.0;
 const PART_AT_FIRST: u64 = 8;
 /// Units are asked for when those that are left last for this many round trips.
 const ROUND_TRIPS_AHEAD: f64 = 2.0;
+/// Two turns of the home: if its clock was set back, the units seem to last longer.
+const LONGEST_LEASE: Duration = Duration::from_secs(2);
 /// By how much earlier than at the home the units end here: clocks may run apart by 500 ppm, so by 1 ms in 2 s.
 const GUARD: Duration = Duration::from_millis(3);
 /// The wait after a report that got no units.
@@ -177,5 +180,3 @@ const LONGEST_WAIT: Duration = Duration::from_millis(100);
 const LONGEST_DENIAL: Duration = Duration::from_secs(2);
 /// The time without a request after which units are given back, if the rate was high.
 const SHORTEST_IDLE: Duration = Duration::from_millis(300);
-/// How long it is known, after a span, what was admitted without the home.
-const OWED_LONGER: Duration = Duration::from_secs(60);

@@ -76,28 +76,35 @@ impl Store for RegionStore {
 
     fn settle(&self, receipt: Receipt) -> StoreFuture<()> {
         let pots = &self.pots;
-        let (mut refunds, mut others) = (Vec::new(), Vec::new());
+        let (mut elsewhere, mut others) = (Vec::new(), Vec::new());
         for mut settlement in receipt.into_settlements() {
             let site = match pots.home_of(settlement.charge().key()) {
                 Some(_) => Site::Away(Away::default()),
                 None => Site::Home,
             };
             settlement.set_site(site);
-            let is_refund = matches!(settlement.correction(), Correction::Refund(_));
-            let is_away = settlement.charge().is_away();
-            if is_refund && is_away && settlement.counted_by() == CountedBy::Shared {
-                refunds.push(refund::run(Arc::clone(pots), settlement));
-            } else {
-                others.push(settlement);
+            let home = pots.home_of(settlement.charge().key());
+            let home = home.filter(|_| settlement.counted_by() == CountedBy::Shared);
+            match (home, settlement.correction()) {
+                (Some(_), Correction::Refund(_)) => {
+                    let refund = refund::run(Arc::clone(pots), settlement);
+                    elsewhere.push(StoreFuture::boxed(refund));
+                }
+                (Some(home), Correction::Charge(_)) if !home.is_cut_off() => {
+                    // It may be more than a pot has, and must not expire with it.
+                    settlement.set_site(Site::Home);
+                    elsewhere.push(home.store.settle(Receipt::with(vec![settlement])));
+                }
+                _ => others.push(settlement),
             }
         }
         let settled = pots.here.settle(Receipt::with(others));
-        if refunds.is_empty() {
+        if elsewhere.is_empty() {
             return settled;
         }
         StoreFuture::boxed(async move {
-            let (settled, refunded) = join(settled, join_all(refunds)).await;
-            refunded.into_iter().fold(settled, Result::and)
+            let (settled, elsewhere) = join(settled, join_all(elsewhere)).await;
+            elsewhere.into_iter().fold(settled, Result::and)
         })
     }
 
@@ -145,18 +152,17 @@ async fn decide_away(
         if decision.is_allowed() || !is_worth_waiting(&charges, &decision) {
             return Ok(decision);
         }
-        if is_answered(pots, &charges, (&first, &decision), began_at) {
+        if is_answered(&charges, (&first, &decision)) {
             return Ok(decision);
         }
         let left = (began_at + pots.wait).since(now());
+        let is_silent = is_silent(&charges, (&first, &decision));
         for charge in &mut charges {
             let borrowed = charge.borrow();
             let (policy, key) = (borrowed.policy(), borrowed.key());
             if let Site::Away(mut away) = pots.site_of(policy, key) {
                 away.is_again = true;
-                let home = pots.home_of(key);
-                let is_reached = home.is_some_and(|home| home.has_replied_since(began_at));
-                if left.is_zero() && !is_reached {
+                if left.is_zero() && is_silent {
                     away.share = pots.share_of(policy);
                 }
                 *charge = borrowed.at(Site::Away(away)).to_owned();
@@ -194,20 +200,32 @@ fn is_worth_waiting(charges: &[OwnedCharge], decision: &Decision) -> bool {
 }
 
 /// Returns whether the homes have replied to the reports that asked for the units of a request, which others have got then.
-fn is_answered(
-    pots: &Pots,
-    charges: &[OwnedCharge],
-    (first, last): (&Decision, &Decision),
-    began_at: Timestamp,
-) -> bool {
-    let notes = notes(charges, first).zip(notes(charges, last));
-    let mut missing = notes.filter(|(_, (_, last))| last.is_missing());
-    missing.all(|((charge, first), (_, last))| {
+fn is_answered(charges: &[OwnedCharge], (first, last): (&Decision, &Decision)) -> bool {
+    missing_notes(charges, first, last).all(|(first, last)| {
         let reports = last.reports_since(first);
-        let home = pots.home_of(charge.key());
-        (reports >= 2 || reports == 1 && !last.is_under_way())
-            && home.is_some_and(|home| home.has_replied_since(began_at))
+        !last.has_failed() && (reports >= 2 || reports == 1 && !last.is_under_way())
     })
+}
+
+/// Returns whether the homes have not replied while a request has waited: its reports have failed, or the first is still under way.
+fn is_silent(charges: &[OwnedCharge], (first, last): (&Decision, &Decision)) -> bool {
+    missing_notes(charges, first, last).all(|(first, last)| {
+        let reports = last.reports_since(first);
+        let is_first = reports == 0 || reports == 1 && !first.is_under_way();
+        last.has_failed() || is_first && last.is_under_way()
+    })
+}
+
+/// Returns the notes of two decisions, for each charge whose units are missing in the last one.
+fn missing_notes<'a>(
+    charges: &'a [OwnedCharge],
+    first: &'a Decision,
+    last: &'a Decision,
+) -> impl Iterator<Item = (PotNote, PotNote)> {
+    let notes = notes(charges, first).zip(notes(charges, last));
+    notes
+        .map(|((_, first), (_, last))| (first, last))
+        .filter(|(_, last)| last.is_missing())
 }
 
 /// Returns what the server has replied besides, for each charge that is away from its home.

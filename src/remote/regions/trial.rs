@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::{
     algorithm::TokenBucket,
     clock::Timestamp,
-    remote::protocol::{LeaseReply, LeaseReport, PotEnd, PotNote, PotReply, PotStep},
+    remote::protocol::{LeaseReply, LeaseReport, PotEnd, PotNote, PotReply, PotStep, PotUpdate},
 };
 
 use super::size::Demand;
@@ -28,7 +28,7 @@ impl RegionTrial {
         } else {
             PotStep::Begin
         };
-        step.to_bytes().to_vec()
+        step.to_bytes(Duration::ZERO).to_vec()
     }
 
     /// Returns the report that the region's server has begun, by the integers of its reply; `None` if it has not.
@@ -67,18 +67,28 @@ impl RegionTrial {
         let update = self
             .demand
             .update((&self.begun, &self.report), &reply, bucket, 0);
-        self.step(PotEnd::Replied(update))
+        let end = if reply.is_late {
+            PotEnd::Late
+        } else {
+            PotEnd::Replied
+        };
+        self.step(end, update)
     }
 
     /// Returns the step that ends the report without a reply.
     #[must_use]
     pub fn failed(&self, was_sent: bool) -> Vec<u8> {
         let wait = Duration::from_millis(100);
-        self.step(if was_sent {
-            PotEnd::Lost { wait }
+        let end = if was_sent {
+            PotEnd::Lost
         } else {
-            PotEnd::NotSent { wait }
-        })
+            PotEnd::NotSent
+        };
+        let update = PotUpdate {
+            wait,
+            ..PotUpdate::default()
+        };
+        self.step(end, update)
     }
 
     /// Returns what identifies a charge by the last two integers of its reply.
@@ -93,7 +103,8 @@ impl RegionTrial {
         PotNote(token).refunded_before(now)
     }
 
-    fn step(&self, end: PotEnd) -> Vec<u8> {
-        PotStep::End(self.begun.at, end).to_bytes().to_vec()
+    fn step(&self, end: PotEnd, update: PotUpdate) -> Vec<u8> {
+        let step = PotStep::End(self.begun.at, end, update);
+        step.to_bytes(Duration::ZERO).to_vec()
     }
 }
