@@ -248,6 +248,9 @@ while argument <= last_argument do
 
     if room then
       include('lease.lua')
+    elseif report then
+      -- The value is foreign, or could not be read.
+      number_count, more = 8, { 0, 0, 0, 0, 0 }
     end
     if ban then
       include('denial.lua')

@@ -99,6 +99,9 @@ if waits == NEVER and now > began + 2 * TURN then
   waits = 0
 end
 
+if kind == POT_REPORT then
+  more = { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+end
 local is_written, life = false, 0
 if is_ours and kind == POT_REPORT then
   has_room = true
@@ -133,11 +136,13 @@ if is_ours and kind == POT_REPORT then
       end
     end
     owed, reported = owed > paid and owed - paid or 0, 0
+    -- What is left was admitted since the report began.
+    owed_since = paid > 0 and at or owed_since
   end
   if old1 == 0 then
     old2, old3 = spent, left
+    more = { turn, born, asked, missed, 0, owed, owed_since, part, all_asked, back }
   end
-  more = more or { turn, born, asked, missed, 0, owed, owed_since, part, all_asked, back }
   new1, new2, new3 = old1, old2, old3
 elseif is_ours then
   local cost, span, units, micros, share =

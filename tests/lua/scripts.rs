@@ -633,6 +633,31 @@ fn assert_foreign(server: &Server, branch: &Branch) {
     assert_eq!(server.keys(), [key]);
 }
 
+// Regression: the reply to a report on a foreign value was too short, so that the whole call was malformed.
+#[test]
+fn report_on_a_foreign_value_leaves_the_others_of_its_call_alone() {
+    let server = Server::start();
+    let bucket = &BRANCHES[0];
+    let good = [&[1], &bucket.reply()[..]].concat();
+    let (lease, step) = ("\0".repeat(37), format!("\u{1}{}", "\0".repeat(83)));
+    let leased = BRANCHES
+        .iter()
+        .filter(|branch| "wlfoms".contains(branch.letter()));
+    let mut reports: Vec<(Vec<&str>, usize)> = leased
+        .map(|branch| ([&["&", lease.as_str()], &peek(branch)[..]].concat(), 8))
+        .collect();
+    reports.push((vec!["r", &step], 13));
+    for (report, numbers) in reports {
+        server.command(&["FLUSHALL"]);
+        server.command(&["RPUSH", "k:{a}:foreign", "a list"]);
+        let keys = ["k:{a}:before", "k:{a}:foreign", "k:{a}:after"].map(str::to_owned);
+        let reply = decide(&server, &keys, &[bucket.charge, &report, bucket.charge]);
+        let foreign = [vec![2, 0], vec![0; numbers]].concat();
+        let expected = [vec![NOW], good.clone(), foreign, good.clone()].concat();
+        assert_eq!(reply, expected, "{report:?}");
+    }
+}
+
 fn peek(branch: &Branch) -> Vec<&'static str> {
     let mut peek = branch.charge.to_vec();
     peek[1] = "0";
@@ -923,5 +948,5 @@ async fn server_counts_by_its_own_time() {
 const RULES_HASH: &str = "32d1270a0dd051bd5567f52ff8941d9f197a7b3b";
 const TOP_KEYS_HASH: &str = "7c7309fe2a061ec89397311d906f02786ea074d2";
 const BLOCKS_HASH: &str = "24ca7bccd1aab16c1819923145ba9f430f776509";
-const DECIDE_HASH: &str = "c8689a2232394d114b62b154a5f13aedebb6985b";
+const DECIDE_HASH: &str = "c3ff95a63a1412db0db2939a74ec49f12914e62c";
 const MEMBERS_HASH: &str = "de2f63bcf3e823d2fa58ac09c74e6a1d0ffcf68a";

@@ -34,7 +34,7 @@
 //! | are not enough | cannot be reached | is admitted by this region's [share](Regions::share), or by the policy's `OnOutage` if that is to allow or to deny |
 //!
 //! So a key that is new to a region waits once for the long way, and a busy one never: its report begins while it has units for
-//! 2.5 round trips.
+//! 2 round trips.
 //!
 //! # What is admitted, over all regions?
 //!
@@ -42,7 +42,7 @@
 //! |---|---|
 //! | all regions reach each other | `burst + rate * t`, and with `Consistency::Delayed` the overshoot |
 //! | a region is cut off | its pot, which was charged, and `share * (burst + rate * t)` besides |
-//! | a region's server loses its states, or writes of the last second | the pots that it had, once |
+//! | a region's server loses its writes of the last second | the pots that it had, once |
 //! | a home loses its states | what the regions hold then, besides what any loss of states admits |
 //!
 //! What a cut-off region admits is charged to the home by the next report of the key that reaches it. During an outage of its own

@@ -81,7 +81,8 @@ impl Regions {
 
     /// Sets how long a request waits for a key's home, if this region has no units of the key and the home may have some.
     ///
-    /// Default: 500 ms. Then it is decided as if the home could not be reached. At most 10 s.
+    /// Default: 500 ms. If the home has not replied by then, it is decided as if the home could not be reached, else denied. At most
+    /// 10 s.
     pub fn wait(mut self, longest: Duration) -> Self {
         self.wait = longest;
         self
