@@ -1,4 +1,4 @@
-//! What do three regions admit together, how long does a decision take, and how often do they ask each other?
+//! Three regions under one limit: the units that they admit together, the latency of a decision, and the calls between them.
 //!
 //! ```text
 //! cargo bench --bench regions                    every row
@@ -12,7 +12,7 @@
 //!
 //! Three regions, each with a Redis server, and two instances on a thread that begins requests at a rate: `a` is 80 ms from `b` and 150 ms from `c`, and
 //! `b` 150 ms from `c`, by the delaying proxy of the tests. One key, whose home is `a`, unless the row is of many keys, whose homes
-//! are all three. The load is a part of the limit, shared by the regions as the row says.
+//! are all three. The load is a part of the limit, divided among the regions as in the name of the row.
 //!
 //! *Worst span* is by how much a span of whole milliseconds exceeds `burst + rate * t` over all regions, in percent of the burst; the
 //! clock of the process is good for about 0.5 %. *Unused* is what was asked for and not admitted, although one bucket over all
@@ -144,7 +144,7 @@ fn main() {
     }
 }
 
-/// What the threads share.
+/// Shared by the threads.
 struct World {
     started: Instant,
     ends: Duration,

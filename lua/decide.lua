@@ -224,7 +224,7 @@ while argument <= last_argument do
     local old1, old2, old3 = 0, 0, 0
     local born, turn, before, latest, asked, over
     local kept, is_late, is_new, is_other, is_reset, room, capacity
-    -- Whether a denial says nothing of the caller, since units are on their way.
+    -- Whether a denial is no offence of the caller: units may be on their way.
     local is_unsure
     local ban
     if penalty_at then

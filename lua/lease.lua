@@ -74,7 +74,7 @@ if value then
   local asked_now, want, share = unpack_bytes('>I4I4I2', report, 17)
   local purpose, overshoot, need = unpack_bytes('>I1I2I4', report, 31)
   local leased_before = before + latest
-  -- Of a region, the way is longer: it needs more, and fewer are worth it.
+  -- A region has a longer way to go: it needs more units, and fewer are worth a report.
   local part, fewest = purpose == 3 and 2 or 4, purpose == 3 and 1 or 4
   local most = floor(capacity / part)
   most = most < 2 ^ 31 and most or 2 ^ 31
@@ -93,7 +93,7 @@ if value then
   granted = granted < want and granted or want
   granted = granted < fewest and 0 or granted
   if purpose == 3 and need > grantable then
-    -- What is free goes to all regions that need it.
+    -- All regions that need units get a part of the free ones.
     need = ceil(grantable * share / 1024)
   end
   need = need < grantable and need or grantable

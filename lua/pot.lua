@@ -26,8 +26,8 @@
 --            dry        7  us that requests are denied at once, and do not wait for units: the home had too few
 --            share      2  this region's part of all requests, in 1/1024
 --            asked      4  units that all regions were asked for, modulo 2^32
---            paid       4  units that the home was told of, which were admitted without it
---            told       4  units that the home was told of, which were refunded here
+--            paid       4  units admitted without the home, which are charged there now
+--            told       4  units refunded here, which are noted at the home now
 --            refunded   7  us: the key's total of refunds at the home
 --            life       7  us that the state is of use after its last unit
 -- Reply  POT: the TAT in us, as far as it is known; a number; and the key's total of refunds at the home in us. The
@@ -136,7 +136,7 @@ if is_ours and kind == POT_REPORT then
       end
     end
     owed, reported = owed > paid and owed - paid or 0, 0
-    -- What is left was admitted since the report began.
+    -- The rest was admitted since the report began.
     owed_since = paid > 0 and at or owed_since
   end
   if old1 == 0 then

@@ -93,7 +93,7 @@ pub struct PolicyExplanation {
     pub(super) cost: u64,
     pub(super) state: PolicyState,
     pub(super) counted_by: CountedBy,
-    /// What this process decides without the store.
+    /// The leased units and the kept denial by which this process decides without the store.
     pub(super) view: LocalView,
     pub(super) counted_at: Timestamp,
     /// How long the longest outage has lasted.

@@ -9,7 +9,7 @@ use crate::{
 
 use super::lease::LeaseId;
 
-/// What a charge of such units leads to, besides its decision.
+/// A note that comes with the decision on a charge of such units.
 ///
 /// A [`PolicyState`](crate::decision::PolicyState) carries it in place of the key's total of refunds: that at the home, without its
 /// highest bits, is in it. With the number of the report, the script finds out at a refund whether the units were reported
@@ -90,7 +90,7 @@ pub(in crate::remote) enum PotEnd {
     NotSent,
 }
 
-/// What the end of a report changes. Without a reply, only the wait and what was paid count.
+/// The changes at the end of a report. Without a reply, only `wait` and `paid` count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::remote) struct PotUpdate {
     /// How long the next report waits.
@@ -110,9 +110,9 @@ pub(in crate::remote) struct PotUpdate {
     pub share: u16,
     /// The units that all regions were asked for, modulo 2^32.
     pub asked: u32,
-    /// Units that the home was told of, which were admitted without it.
+    /// Units admitted without the home, which are charged there now.
     pub paid: u64,
-    /// Units that the home was told of, which were refunded here.
+    /// Units refunded here, which are noted at the home now.
     pub told: u64,
     /// The key's total of refunds at the home.
     pub refunded: u64,
