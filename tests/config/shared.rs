@@ -157,8 +157,12 @@ async fn instance_that_starts_later_begins_with_the_stored_rules_once_it_has_rel
     let server = Server::start();
     let first = Instance::start(server.url());
     first.rules.push(new("limit: 9/h")).await.expect("pushed");
-    let later = Instance::start(server.url());
+    let proxy = Proxy::start(server.address()).await;
+    // The task that watches could be faster than the assertion.
+    proxy.set(Mode::Truncate);
+    let later = Instance::start(proxy.url().as_str());
     assert_eq!(later.rules.version().number(), 0);
+    proxy.set(Mode::Pass);
     later.rules.reload().await.expect("stored rules");
     assert_eq!(later.rules.version(), first.rules.version());
 }
