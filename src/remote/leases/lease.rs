@@ -59,6 +59,10 @@ pub(super) struct Lease {
     known: Option<KnownState>,
     replied_at: Timestamp,
     last_grant: u64,
+    /// Reports in a row that got no units.
+    empty_grants: u32,
+    /// Whether three quarters of the limit were free when Redis last replied.
+    is_far_from_limit: bool,
     /// No units are asked for before, since there were none.
     waits_until: Timestamp,
     /// Nobody waits for a report until then: the last one failed, or left requests without an answer.
@@ -306,7 +310,10 @@ impl Lease {
 
     /// Returns how many units to ask for beside those that are kept: none that would end with their window before they are spent.
     fn wanted(&self, kept: u64, now: Timestamp) -> u64 {
-        let mut seconds = SECONDS_LEASED;
+        let mut seconds = match self.is_far_from_limit {
+            true => SECONDS_LEASED_IF_FAR,
+            false => SECONDS_LEASED,
+        };
         if !self.is_movable && now < self.ends_at {
             seconds = seconds.min(self.ends_at.since(now).as_secs_f64());
         }
@@ -350,17 +357,20 @@ impl Lease {
         self.round_trip = now.since(report.sent_at);
         self.low = self.low_at(now);
         self.share.learn(reply.asked, now);
+        let (usage, _) = reply.state.usage_and_retry(counter, 0, reply.decided_at);
+        self.is_far_from_limit = usage.remaining >= counter.limit() / 4 * 3;
         if reply.granted > 0 {
             self.last_grant = reply.granted;
+            self.empty_grants = 0;
         } else if report.wants_units {
-            // Until two units are back on average; if the key is at its limit without leased units, not before that is over.
+            // Until two units are back on average, and twice as long each time: at its limit, a key has none to lease, and reports
+            // cost more than charges. If it is there without leased units, not before that is over.
             let all = clock::micros(counter.longest_recovery());
             let interval = Duration::from_micros(2 * all / counter.limit().max(1));
-            let denied_for = reply.denied_for(counter);
-            self.waits_until = now
-                + interval
-                    .clamp(SHORTEST_WAIT, LONGEST_WAIT)
-                    .max(denied_for.min(LONGEST_DENIAL));
+            let wait = interval.max(SHORTEST_WAIT) * (1 << self.empty_grants.min(MOST_DOUBLINGS));
+            self.empty_grants += 1;
+            let denied_for = reply.denied_for(counter).min(LONGEST_DENIAL);
+            self.waits_until = now + wait.min(LONGEST_WAIT).max(denied_for);
         }
         let kept = if report.is_returned { 0 } else { report.kept };
         Some(reply.leased(kept))
@@ -483,8 +493,9 @@ const TOTAL_BITS: u32 = 40;
 const GUARD: Duration = Duration::from_millis(3);
 /// A turn of `lua/decide.lua`.
 const TURN: Duration = Duration::from_secs(1);
-/// The demand that a lease covers, in seconds.
+/// The demand that a lease covers, in seconds: a fifth of a turn, but all of one if others hardly miss the units.
 const SECONDS_LEASED: f64 = 0.2;
+const SECONDS_LEASED_IF_FAR: f64 = 1.0;
 /// Units a second from which on a key is worth a lease.
 const LEAST_RATE: f64 = 4.0;
 /// Units are asked for when those that are left last for this many round trips.
@@ -494,6 +505,8 @@ const LEAST_TOGETHER: f64 = 1.0;
 /// The wait after a report that got no units.
 const SHORTEST_WAIT: Duration = Duration::from_millis(2);
 const LONGEST_WAIT: Duration = Duration::from_millis(100);
+/// So often is it doubled: from 2 ms to over 100 ms.
+const MOST_DOUBLINGS: u32 = 6;
 /// A reset or refund elsewhere is noticed after this time, as by the denial cache.
 const LONGEST_DENIAL: Duration = Duration::from_secs(2);
 /// Seconds without a request after which units are given back.
