@@ -36,7 +36,14 @@
 //! # Clocks
 //!
 //! The end of a denial is kept in the time of this process: a wait begins before the call is sent, so it is over here before it
-//! is at the server. Redis is asked again a thousandth of the wait and a millisecond before, for clocks that run apart.
+//! is at the server. Redis is asked again a thousandth of the wait and 50 us before, for clocks that run apart.
+//!
+//! # Why does one request ask when a denial is over?
+//!
+//! Until the next unit is back, one request can be admitted. If all callers of a flood asked at once, the others would be denied, in
+//! each interval of the limit and by each instance: under a limit of 10 a second, eight instances with 64 callers each sent four
+//! calls in place of one. So the first one asks, and the others wait for its answer: for an interval after the denial, if that is at
+//! least 10 ms, and for a quarter of the deadline at most. Faster limits have several units in a round trip.
 //!
 //! # Memory
 //!
@@ -46,7 +53,7 @@
 use std::{
     collections::HashSet,
     sync::{
-        OnceLock,
+        Arc, OnceLock,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
@@ -54,11 +61,13 @@ use std::{
 
 use crate::{
     charge::{Charge, Fingerprint, mix},
-    clock::Timestamp,
+    clock::{self, Timestamp},
     decision::{DeniedBy, PolicyState, Retry, Usage},
     policy::Policy,
     task::Mutex,
 };
+
+use super::single_flight::{SingleFlight, Turn};
 
 /// The denials of one server.
 #[derive(Debug)]
@@ -67,18 +76,31 @@ pub(super) struct DenialCache {
     sets: Option<OnceLock<Box<[Set]>>>,
     /// The times of entries count from here.
     base: Timestamp,
-    /// When the last denial ends, in microseconds since the base. Later, nobody looks for any.
+    /// When the last denial is over, in microseconds since the base, and the requests after it need not wait for each other. Later,
+    /// nobody looks for any.
     latest_end: AtomicU64,
     /// How often all denials became void because of this instance.
     reliefs: AtomicU64,
     /// Hashes of the names of policies under which this instance has refunded.
     refunded: Mutex<HashSet<u64>>,
     has_refunded: AtomicBool,
+    /// Who asks when a denial is over.
+    flights: Arc<SingleFlight>,
 }
 
 /// The number of reliefs that a denial is kept under. After another relief, it is void.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Validity(u64);
+
+/// What is kept of the denials of a charge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    /// It is denied.
+    Holds(CoveringDenial),
+    /// Its denial was over less than an interval of its limit ago. The number identifies its key.
+    JustOver(u64),
+    Nothing,
+}
 
 /// A denial that covers a charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,6 +148,7 @@ impl DenialCache {
             reliefs: AtomicU64::new(0),
             refunded: Mutex::default(),
             has_refunded: AtomicBool::new(false),
+            flights: Arc::default(),
         }
     }
 
@@ -151,27 +174,37 @@ impl DenialCache {
         Validity(self.reliefs.load(Ordering::Acquire))
     }
 
-    /// Returns the denial that covers a charge at this time.
-    pub fn get(
-        &self,
-        charge: &Charge<'_>,
-        validity: Validity,
-        now: Timestamp,
-    ) -> Option<CoveringDenial> {
+    /// Returns what is kept for a charge at this time.
+    pub fn find(&self, charge: &Charge<'_>, validity: Validity, now: Timestamp) -> Found {
         let check = KeyCheck::of(charge, validity);
         let now = self.micros_at(now);
-        let mut entries = self.set(check)?.iter();
-        entries.find_map(|entry| {
-            let kept = entry.read(check)?;
-            let covers = now < kept.ask_from && u64::from(kept.cost) <= charge.units();
-            covers.then(|| CoveringDenial {
-                ask_from: self.time_of(kept.ask_from),
-                until: self.time_of(kept.until),
-                reset_at: self.time_of(kept.reset_at),
-                remaining: kept.remaining.into(),
-                cost: kept.cost.into(),
-            })
-        })
+        let mut found = Found::Nothing;
+        for entry in self.set(check).into_iter().flatten() {
+            let Some(kept) = entry.read(check) else {
+                continue;
+            };
+            if u64::from(kept.cost) > charge.units() {
+                continue;
+            }
+            if now < kept.ask_from {
+                return Found::Holds(CoveringDenial {
+                    ask_from: self.time_of(kept.ask_from),
+                    until: self.time_of(kept.until),
+                    reset_at: self.time_of(kept.reset_at),
+                    remaining: kept.remaining.into(),
+                    cost: kept.cost.into(),
+                });
+            }
+            if now < kept.ask_from + slow_interval(charge) {
+                found = Found::JustOver(check.hash);
+            }
+        }
+        found
+    }
+
+    /// Returns whether a request asks for a key whose denial is just over, or waits for another one.
+    pub fn turn(&self, key: u64) -> Turn {
+        self.flights.turn(key)
     }
 
     /// Keeps the denial of a charge, if others may rely on it. `sent_at` is a time before the call was sent, and `decided_at` the
@@ -212,7 +245,8 @@ impl DenialCache {
             remaining,
         };
         self.insert(KeyCheck::of(charge, validity), kept);
-        self.latest_end.fetch_max(kept.ask_from, Ordering::Relaxed);
+        let end = kept.ask_from + slow_interval(charge);
+        self.latest_end.fetch_max(end, Ordering::Relaxed);
     }
 
     /// Makes all denials void, also those of calls under way.
@@ -355,10 +389,9 @@ impl KeyCheck {
     }
 }
 
-/// Returns whether a denial of this policy may be kept: it changes nothing, and only time or a refund ends it. One under a leased
-/// policy may be due to units that come back: what Redis replies to a report distinguishes them.
+/// Returns whether a denial of this policy may be kept: it changes nothing, and only time or a refund ends it.
 pub(super) fn is_repeatable(policy: &Policy) -> bool {
-    !policy.notes_denied() && !policy.must_be_settled() && !policy.is_leased()
+    !policy.notes_denied() && !policy.must_be_settled()
 }
 
 /// Returns whether a request may be denied by what is known of its charges: Redis would charge nothing, and nobody waits for the
@@ -367,12 +400,21 @@ pub(super) fn may_be_denied_here(charge: &Charge<'_>) -> bool {
     !charge.policy().notes_denied() && !charge.is_shadow() && charge.units() > 0
 }
 
+/// Returns the microseconds in which a unit comes back on average; 0 if several do in a round trip.
+fn slow_interval(charge: &Charge<'_>) -> u64 {
+    let counter = charge.policy().counter();
+    let interval = clock::micros(counter.longest_recovery()) / counter.limit().max(1);
+    if interval < SLOW { 0 } else { interval }
+}
+
 /// For how long a denial is kept at most.
 const LONGEST: Duration = Duration::from_secs(2);
 /// For how long a denial under a policy with refunds is kept at most.
 const LONGEST_IF_REFUNDED: Duration = Duration::from_millis(100);
 /// By how much less than its wait each denial is kept, besides a thousandth.
-const MARGIN: Duration = Duration::from_millis(1);
+const MARGIN: Duration = Duration::from_micros(50);
+/// Microseconds between two units of a slow limit at least.
+const SLOW: u64 = 10_000;
 /// Entries in a set.
 const SET: usize = 4;
 /// The sets.
@@ -426,7 +468,8 @@ mod tests {
         }
 
         fn covers(&self, charge: &Charge<'_>, now: Timestamp) -> bool {
-            self.cache.may_cover(now) && self.cache.get(charge, self.validity, now).is_some()
+            let found = self.cache.find(charge, self.validity, now);
+            self.cache.may_cover(now) && matches!(found, Found::Holds(_))
         }
     }
 
@@ -436,11 +479,11 @@ mod tests {
         let denied = world.charge("ada", 3);
         assert!(!world.covers(&denied, after(100)));
         world.deny(&denied, after(100));
-        // 2 s less a thousandth and a millisecond.
+        // 2 s less a thousandth and 50 us.
         for (charge, millis, is_covered) in [
             (denied, 100, true),
-            (denied, 2_096, true),
-            (denied, 2_097, false),
+            (denied, 2_097, true),
+            (denied, 2_098, false),
             (world.charge("ada", 4), 200, true),
             (world.charge("ada", 2), 200, false),
             (world.charge("bob", 3), 200, false),
@@ -453,6 +496,29 @@ mod tests {
             let charge = policy.charge(Key::new("ada")).cost(3);
             assert!(!world.covers(&charge, after(200)));
         }
+    }
+
+    #[test]
+    fn denial_of_a_slow_limit_is_just_over_for_an_interval() {
+        let world = World::new();
+        let charge = world.charge("ada", 1);
+        world.deny(&charge, after(0));
+        // It ends after 1,997.95 ms, and a unit is back each second.
+        for (millis, is_just_over) in [(1_997, false), (1_998, true), (2_997, true), (2_998, false)]
+        {
+            let found = world.cache.find(&charge, world.validity, after(millis));
+            assert_eq!(
+                matches!(found, Found::JustOver(_)),
+                is_just_over,
+                "{millis}"
+            );
+            assert_eq!(world.cache.may_cover(after(millis)), millis < 2_998);
+        }
+        let fast = Policy::new("user", Quota::per_second(101));
+        let charge = fast.charge(Key::new("ada"));
+        world.deny_for(Duration::from_millis(10), &charge, after(0));
+        let found = world.cache.find(&charge, world.validity, after(10));
+        assert_eq!(found, Found::Nothing);
     }
 
     #[test]
@@ -476,10 +542,10 @@ mod tests {
         world.deny(&world.charge("ada", 1), after(0));
         let state = |cost| {
             let charge = world.charge("ada", cost);
-            let denial = world.cache.get(&charge, world.validity, now);
-            denial
-                .expect("it is covered")
-                .state(&charge, now, decided_at)
+            match world.cache.find(&charge, world.validity, now) {
+                Found::Holds(denial) => denial.state(&charge, now, decided_at),
+                found => panic!("it is covered: {found:?}"),
+            }
         };
         let same = state(1);
         let usage = same.usage().expect("it is counted");
@@ -505,7 +571,8 @@ mod tests {
             // That of a call which was under way.
             world.deny(&charge, after(0));
             let validity = world.cache.validity();
-            assert_eq!(world.cache.get(&charge, validity, after(1)), None);
+            let found = world.cache.find(&charge, validity, after(1));
+            assert_eq!(found, Found::Nothing);
         }
     }
 
@@ -540,7 +607,7 @@ mod tests {
         world.deny(&world.charge("ada", 1 << 32), after(0));
         let charge = world.charge("ada", 1);
         let usage = Usage::new(5, 0, START);
-        for retry in [Retry::Never, Retry::At(after(1))] {
+        for retry in [Retry::Never, Retry::At(START + MARGIN)] {
             let state = PolicyState::counted(*charge.policy().name(), usage, retry);
             let times = (START, START);
             world.cache.put(&charge, &state, times, world.validity);

@@ -225,6 +225,7 @@ mod sentinel;
 mod server;
 #[cfg(feature = "top-keys")]
 mod shared_top_keys;
+mod single_flight;
 mod slot_guard;
 mod store;
 mod url;

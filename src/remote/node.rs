@@ -29,9 +29,10 @@ use std::{sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
 use smallvec::SmallVec;
+use tokio::sync::oneshot::Receiver;
 
 use crate::{
-    charge::{Charge, Correction, OwnedCharge, Receipt},
+    charge::{Charge, Charges, Correction, OwnedCharge, Receipt},
     clock::{Clock, Timestamp},
     decision::{CountedBy, Decision, Outcome, PolicyState},
     diagnosis::Warning,
@@ -39,7 +40,10 @@ use crate::{
     key::Key,
     policy::{BanRecord, Policy},
     resilience::{Before, Guard},
-    store::{Health, ServerStats, Stats, StoreFuture, waited},
+    store::{
+        Health, ServerStats, Stats, StoreFuture,
+        waited::{self, TimeLeft},
+    },
 };
 
 #[cfg(feature = "top-keys")]
@@ -50,10 +54,12 @@ use super::fleet_top_keys;
 
 use super::{
     client::Client,
-    denial_cache::{self, Validity},
+    denial_cache::{self, Found, Validity},
     key_states,
     protocol::{Redirect, Request, takes_slots},
-    route, slot_guard,
+    route,
+    single_flight::Turn,
+    slot_guard,
 };
 
 /// A server: the only one, or a node of a cluster.
@@ -62,6 +68,15 @@ pub(super) struct Node {
     pub client: Arc<Client>,
     /// `None` in a store whose errors are the caller's.
     guard: Option<Arc<Guard>>,
+}
+
+/// What is known of charges before the server is asked.
+enum DeniedBefore {
+    /// It has denied one of them until later.
+    Denied(Decision),
+    /// The denial of one was over just now. The number identifies its key.
+    JustOver(u64),
+    Nothing,
 }
 
 /// Decides charges in one part per slot, at a server that turned out to be a node of a cluster.
@@ -75,6 +90,16 @@ impl Node {
 
     /// Decides on charges whose keys are all at this server.
     pub fn decide(&self, charges: &[Charge<'_>], in_parts: DecideInParts) -> StoreFuture<Decision> {
+        self.decide_or_wait(charges, in_parts, true)
+    }
+
+    /// Decides on charges. If the denial of one is just over, it may wait for another request that asks for its key.
+    fn decide_or_wait(
+        &self,
+        charges: &[Charge<'_>],
+        in_parts: DecideInParts,
+        may_wait: bool,
+    ) -> StoreFuture<Decision> {
         let Some(guard) = &self.guard else {
             return send(&self.client, charges, None, in_parts);
         };
@@ -82,14 +107,24 @@ impl Node {
         if let Before::Decided(decision) = guard.before(charges, run_number) {
             return decision;
         }
-        if let Some(denial) = self.denied_before(guard, charges) {
-            guard.note_decided(1);
-            return StoreFuture::ready(Ok(denial));
-        }
+        let denials = &self.client.denials;
+        let turn = match self.denied_before(guard, charges) {
+            DeniedBefore::Denied(denial) => {
+                guard.note_decided(1);
+                return StoreFuture::ready(Ok(denial));
+            }
+            DeniedBefore::JustOver(key) => may_wait.then(|| denials.turn(key)),
+            DeniedBefore::Nothing => None,
+        };
         if let Some(result) = result_at_once(&self.client, charges) {
             let decision = guard.conclude(result, &mut charges.iter().copied());
             return StoreFuture::ready(Ok(decision));
         }
+        let asking = match turn {
+            Some(Turn::Waits(answer)) => return self.decide_after(answer, charges, in_parts),
+            Some(Turn::Asks(asking)) => Some(asking),
+            None => None,
+        };
         let sending = Sending::new(&self.client, charges, Some(run_number));
         let guard = Arc::clone(guard);
         let client = Arc::clone(&self.client);
@@ -103,7 +138,30 @@ impl Node {
             {
                 note_denial(&client, &charges, decision, (submitted_at, validity));
             }
+            drop(asking);
             Ok(guard.conclude(result, &mut charges.iter().map(OwnedCharge::borrow)))
+        })
+    }
+
+    /// Decides once another request has ended that asks for a key, or in a quarter of the deadline.
+    #[cold]
+    fn decide_after(
+        &self,
+        asked: Receiver<()>,
+        charges: &[Charge<'_>],
+        in_parts: DecideInParts,
+    ) -> StoreFuture<Decision> {
+        let this = self.clone();
+        let charges: SmallVec<[OwnedCharge; 1]> = charges.iter().map(Charge::to_owned).collect();
+        let time = TimeLeft::of_request(Some(self.client.deadline / 4));
+        StoreFuture::boxed(async move {
+            let time = time.restarted();
+            let _ = time.limit(asked).await;
+            let decision = time.ask(|| {
+                let charges: Charges<'_> = charges.iter().map(OwnedCharge::borrow).collect();
+                this.decide_or_wait(&charges, in_parts, false)
+            });
+            decision.await
         })
     }
 
@@ -122,23 +180,27 @@ impl Node {
         StoreFuture::boxed(async move { sending.run(in_parts).await.0 })
     }
 
-    /// Returns the decision on charges of which the server has denied one until later.
+    /// Returns what is known of charges that the server has denied.
     #[inline]
-    fn denied_before(&self, guard: &Guard, charges: &[Charge<'_>]) -> Option<Decision> {
+    fn denied_before(&self, guard: &Guard, charges: &[Charge<'_>]) -> DeniedBefore {
         let denials = &self.client.denials;
         if !denials.has_any() {
-            return None;
+            return DeniedBefore::Nothing;
         }
         let now = self.client.now();
-        denials
-            .may_cover(now)
-            .then(|| self.denied_until(guard, charges, now))?
+        if !denials.may_cover(now) {
+            return DeniedBefore::Nothing;
+        }
+        self.denied_until(guard, charges, now)
     }
 
     /// Returns whether the server has denied these charges until later.
     pub fn has_denial(&self, charges: &[Charge<'_>]) -> bool {
         let guard = self.guard.as_ref();
-        guard.is_some_and(|guard| self.denied_before(guard, charges).is_some())
+        guard.is_some_and(|guard| {
+            let before = self.denied_before(guard, charges);
+            matches!(before, DeniedBefore::Denied(_))
+        })
     }
 
     /// Returns for how long requests with this charge are denied without asking the server again.
@@ -148,39 +210,38 @@ impl Node {
             return None;
         }
         let (denials, now) = (&self.client.denials, self.client.now());
-        let denial = denials.get(charge, denials.validity(), now)?;
-        Some(denial.ask_from.since(now))
+        match denials.find(charge, denials.validity(), now) {
+            Found::Holds(denial) => Some(denial.ask_from.since(now)),
+            Found::JustOver(_) | Found::Nothing => None,
+        }
     }
 
     #[inline(never)]
-    fn denied_until(
-        &self,
-        guard: &Guard,
-        charges: &[Charge<'_>],
-        now: Timestamp,
-    ) -> Option<Decision> {
+    fn denied_until(&self, guard: &Guard, charges: &[Charge<'_>], now: Timestamp) -> DeniedBefore {
         let client = &self.client;
         if !charges.iter().all(denial_cache::may_be_denied_here) {
-            return None;
+            return DeniedBefore::Nothing;
         }
         let validity = client.denials.validity();
         let decided_at = guard.server_clock.now();
-        let mut is_denied = false;
-        let states: SmallVec<[PolicyState; 1]> = charges
-            .iter()
-            .map(|charge| match client.denials.get(charge, validity, now) {
-                Some(denial) => {
+        let (mut is_denied, mut just_over) = (false, None);
+        let mut state = |charge: &Charge<'_>| {
+            match client.denials.find(charge, validity, now) {
+                Found::Holds(denial) => {
                     is_denied = true;
-                    denial.state(charge, now, decided_at)
+                    return denial.state(charge, now, decided_at);
                 }
-                None => PolicyState::uncounted(*charge.policy().name(), Outcome::Allowed),
-            })
-            .collect();
-        if !is_denied {
-            return None;
+                Found::JustOver(key) => just_over = Some(key),
+                Found::Nothing => {}
+            }
+            PolicyState::uncounted(*charge.policy().name(), Outcome::Allowed)
+        };
+        let states: SmallVec<[PolicyState; 1]> = charges.iter().map(&mut state).collect();
+        if is_denied {
+            let denial = Decision::of_states(CountedBy::DenialCache, decided_at, states);
+            return DeniedBefore::Denied(denial.timed_by(&guard.server_clock));
         }
-        let denial = Decision::of_states(CountedBy::DenialCache, decided_at, states);
-        Some(denial.timed_by(&guard.server_clock))
+        just_over.map_or(DeniedBefore::Nothing, DeniedBefore::JustOver)
     }
 
     /// Returns the server without the guard.

@@ -1,6 +1,6 @@
 //! Denials that hold without a round trip: whom they cover, and what ends them.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use proptest::prelude::*;
@@ -110,6 +110,61 @@ async fn flood_on_a_denied_key_asks_redis_once() {
         let calls = server.command_calls().get("evalsha").copied();
         assert!(calls.unwrap_or(0) <= 1, "{}: {calls:?}", policy.name());
     }
+}
+
+#[tokio::test]
+async fn one_of_a_flood_asks_when_a_denial_is_over() {
+    let server = Server::start();
+    let (clock, [one, other]) = instances(&server).await;
+    let policy = Policy::new("slow", Quota::per_second(10));
+    let charge = policy.charge(Key::new(ADA));
+    use_up(&one, charge).await;
+    for (is_taken_elsewhere, by_redis) in [(false, 64), (true, 1)] {
+        // Once its denial is over, another instance is faster or not.
+        clock.advance(Duration::from_millis(100));
+        if is_taken_elsewhere {
+            assert!(check(&other, &[charge]).await.is_allowed());
+        }
+        let flood = join_all((0..64).map(|_| one.check(&[charge]))).await;
+        let decisions: Vec<Decision> = flood.into_iter().flatten().collect();
+        let count = |matches: fn(&Decision) -> bool| {
+            decisions
+                .iter()
+                .filter(|decision| matches(decision))
+                .count()
+        };
+        assert_eq!(
+            count(Decision::is_allowed),
+            usize::from(!is_taken_elsewhere)
+        );
+        // Once the first one was admitted, the others ask together.
+        assert_eq!(
+            count(|decision| decision.counted_by() == CountedBy::Shared),
+            by_redis
+        );
+    }
+}
+
+#[tokio::test]
+async fn request_that_is_left_or_never_polled_holds_the_others_for_a_quarter_of_the_deadline() {
+    let (_server, clock, one) = instance().await;
+    let policy = Policy::new("slow", Quota::per_second(10));
+    let charge = policy.charge(Key::new(ADA));
+    use_up(&one, charge).await;
+    clock.advance(Duration::from_millis(100));
+    let charges = [charge];
+    let left = one.check(&charges);
+    let other = one.check(&charges);
+    drop(left);
+    assert!(other.await.expect("a decision").is_allowed());
+    assert_eq!(denied_by(&one, charge).await, CountedBy::Shared);
+    clock.advance(Duration::from_millis(100));
+    let never_polled = one.check(&charges);
+    let began_at = Instant::now();
+    assert!(check(&one, &charges).await.is_allowed());
+    // The deadline is 1 s.
+    assert!(began_at.elapsed() < Duration::from_millis(900));
+    drop(never_polled);
 }
 
 #[tokio::test]
