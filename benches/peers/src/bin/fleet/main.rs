@@ -1,11 +1,13 @@
 //! Several processes on one Redis: strict, leased and delayed policies, and peers that count in process, on one hot key or on many.
 //!
 //! `cargo run --release --ignore-rust-version --bin fleet -- [--processes 8] [--seconds 3] [--keys 1] [--limit 100000]
-//! [--burst 100000] [--load 0] [--skew 0] [--round-trip 0] [--fault none] [--only strict,leased]`
+//! [--burst 100000] [--load 0] [--skew 0] [--sticky 0] [--round-trip 0] [--fault none]
+//! [--only strict,leased]`
 //!
 //! The limit is in units a second for each key. `--load` is the part of the limit of all keys that is asked
-//! for, 0 for as much as the processes can; `--skew` the part of it that the first process asks for, 0 for all alike. Keys are picked by Zipf's law. `--round-trip` adds milliseconds. `--fault` is `none`,
-//! `kill` (a process in the middle) or `stop` (a process for 5 s).
+//! for, 0 for as much as the processes can; `--skew` the part of it that the first process asks for, 0 for all alike. Keys are picked by Zipf's law; with `--sticky 1`, each by one process
+//! only. `--round-trip` adds milliseconds. `--fault` is `none`, `kill` (a process in the middle), `stop` (a process for 5 s) or `clock` (that
+//! of a process is an hour ahead; needs the program `faketime`).
 //!
 //! The worst span is how many units the hottest key was admitted beyond its burst and rate, in any span of whole milliseconds.
 
@@ -84,7 +86,7 @@ fn measure(arguments: &Arguments, subject: &str) {
         .collect();
     thread::sleep(Duration::from_millis(600));
     let (calls, busy, started) = (calls(&server), cpu::time_of(server.id()), Instant::now());
-    if fault != "none" {
+    if fault == "kill" || fault == "stop" {
         thread::sleep(seconds / 2);
         let signals: &[&str] = if fault == "kill" {
             &["-KILL"]
@@ -136,10 +138,21 @@ fn child(
     arguments: &Arguments,
     (url, subject, begins_at, number): (&str, &str, u64, u64),
 ) -> Child {
-    let mut command = Command::new(std::env::current_exe().expect("this program"));
-    command
-        .arg("child")
-        .args(["--url", url, "--subject", subject]);
+    let program = std::env::current_exe().expect("this program");
+    let fault: String = arguments.value("--fault", String::new());
+    let mut command = if fault == "clock" && number == 0 {
+        let mut command = Command::new("faketime");
+        command.env("DONT_FAKE_MONOTONIC", "1");
+        let ahead = format!("+{}s", AHEAD_MILLIS / 1_000);
+        command.args(["-f", &ahead]).arg(program);
+        command.args(["child", "--ahead", &AHEAD_MILLIS.to_string()]);
+        command
+    } else {
+        let mut command = Command::new(program);
+        command.arg("child");
+        command
+    };
+    command.args(["--url", url, "--subject", subject]);
     for (name, default) in [
         ("--seconds", 3.0),
         ("--keys", 1.0),
@@ -147,6 +160,7 @@ fn child(
         ("--burst", arguments.value("--limit", 100_000.0)),
         ("--load", 0.0),
         ("--skew", 0.0),
+        ("--sticky", 0.0),
         ("--processes", 8.0),
     ] {
         let value: f64 = arguments.value(name, default);
@@ -263,7 +277,9 @@ async fn ask_in_turns(arguments: &Arguments) {
     let url = arguments.value("--url", String::new());
     let subject = Subject::new(&name, url, quota, keys as u64).await;
     let number: u64 = arguments.value("--number", 0);
-    let picks = picks(keys as usize, number);
+    let sticky: u64 = arguments.value("--sticky", 0);
+    let own = (sticky > 0).then_some((number as usize, processes as usize));
+    let picks = picks(keys as usize, number, own);
     let skew: f64 = arguments.value("--skew", 0.0);
     let part = match number {
         _ if skew == 0.0 => 1.0 / processes,
@@ -271,6 +287,8 @@ async fn ask_in_turns(arguments: &Arguments) {
         _ => (1.0 - skew) / (processes - 1.0),
     };
     let demand = load * limit * keys * part;
+    let ahead: u64 = arguments.value("--ahead", 0);
+    let wall_millis = || wall_millis() - ahead;
     let begins_at: u64 = arguments.value("--begins-at", 0);
     let ends = arguments.seconds("--seconds", 3.0);
     thread::sleep(Duration::from_millis(
@@ -361,9 +379,18 @@ impl Written {
     }
 }
 
-/// Returns 65,536 keys by Zipf's law, the most frequent first in the list of keys.
-fn picks(keys: usize, seed: u64) -> Vec<u32> {
-    let weights: Vec<f64> = (1..=keys).map(|rank| 1.0 / rank as f64).collect();
+/// Returns 65,536 keys by Zipf's law, the most frequent first in the list of keys. A process with keys of its own gets those of its
+/// number among so many processes.
+fn picks(keys: usize, seed: u64, own: Option<(usize, usize)>) -> Vec<u32> {
+    let is_own = |rank: usize| own.is_none_or(|(number, of)| rank % of == number);
+    let weight = |rank: usize| {
+        if is_own(rank) {
+            1.0 / (rank + 1) as f64
+        } else {
+            0.0
+        }
+    };
+    let weights: Vec<f64> = (0..keys).map(weight).collect();
     let sum: f64 = weights.iter().sum();
     let mut cumulated = 0.0;
     let bounds: Vec<f64> = weights
@@ -384,6 +411,9 @@ fn picks(keys: usize, seed: u64) -> Vec<u32> {
         })
         .collect()
 }
+
+/// By how much the clock of one process may be ahead.
+const AHEAD_MILLIS: u64 = 3_600_000;
 
 fn wall_millis() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
