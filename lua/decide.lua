@@ -232,12 +232,12 @@ while argument <= last_argument do
     end
     if kind == BUCKET or kind == UNEVEN_BUCKET then
       include('token_bucket.lua')
-    elseif kind == POT or kind == POT_REPORT then
-      include('pot.lua')
     elseif kind == CLOCK_WINDOW or kind == FIRST_HIT_WINDOW or kind == MONTH_WINDOW then
       include('fixed_window.lua')
     elseif kind == SLIDING_WINDOW then
       include('sliding_window.lua')
+    elseif kind == POT or kind == POT_REPORT then
+      include('pot.lua')
     elseif kind == SLIDING_LOG then
       include('sliding_log.lua')
     elseif kind == TAKE_SLOTS or kind == RELEASE_SLOTS or kind == RENEW_SLOTS then
@@ -246,11 +246,13 @@ while argument <= last_argument do
       return redis.error_reply('ERR decide: unknown tag')
     end
 
-    if room then
-      include('lease.lua')
-    elseif report then
-      -- The value is foreign, or could not be read.
-      number_count, more = 8, { 0, 0, 0, 0, 0 }
+    if report then
+      if room then
+        include('lease.lua')
+      else
+        -- The value is foreign, or could not be read.
+        number_count, more = 8, { 0, 0, 0, 0, 0 }
+      end
     end
     if ban then
       include('denial.lua')

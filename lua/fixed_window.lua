@@ -35,8 +35,8 @@ end
 stored = redis_pcall('GET', key)
 is_ours = not stored or #stored > 0
 local ends, used, stored_tag
--- The leases as they are stored, or ''; how many units that is, and how many can be charged besides.
-local leases, leased, free = '', 0, limit
+-- The leases as they are stored, or nil; how many units that is, and how many can be charged besides.
+local leases, leased, free = nil, 0, limit
 if stored and is_ours then
   local bytes = #stored
   if bytes > 13 then
@@ -52,7 +52,7 @@ if stored and is_ours then
 end
 
 local is_open = ends and is_ours and ends > now
-if leases ~= '' and is_ours then
+if leases and is_ours then
   local ended = 0
   include('window_leases.lua')
   used = used + ended < 2 ^ 32 and used + ended or 2 ^ 32 - 1
@@ -61,7 +61,7 @@ if report and is_ours then
   is_new, is_other = not is_open, is_open and stored_tag ~= quota_tag
   include('lease_report.lua')
   -- lua/lease.lua stores the leases.
-  leases, leased = '', 0
+  leases, leased = nil, 0
 end
 if is_ours and not (is_open and stored_tag == quota_tag) then
   if kind == CLOCK_WINDOW then
@@ -90,8 +90,9 @@ if is_ours and not (is_open and stored_tag == quota_tag) then
   if is_open and (cost > 0 or merge_from) and not refund_at then
     -- The window was changed: the units used stay used, until the end of the new window. This is stored even if the
     -- charge is denied, because the old window would end at its own time.
+    local state = pack_bytes(layout, ends / time_unit, used, quota_tag)
     extra = {
-      uncounted_value = pack_bytes(layout, ends / time_unit, used, quota_tag) .. leases,
+      uncounted_value = leases and state .. leases or state,
       uncounted_ttl = ceil((ends - now) / 1000) + TTL_MARGIN,
     }
   elseif not is_open then
@@ -122,7 +123,7 @@ elseif is_ours then
   end
   old1, old2, new1 = ends, used, ends
   has_room = is_forced or cost == 0 or used + cost <= free
-  if leased > 0 and (cost == 0 or not has_room) then
+  if leases and leased > 0 and (cost == 0 or not has_room) then
     -- As if all leased units were spent, so that the retry time holds whatever becomes of them.
     old2 = used + leased
     if not has_room then
@@ -143,6 +144,6 @@ elseif is_ours then
     room, capacity = limit - new2, limit
   end
 end
-if value and leases ~= '' then
+if leases and value then
   value = value .. leases
 end

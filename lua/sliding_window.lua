@@ -37,15 +37,16 @@ is_ours = not stored or #stored > 0
 -- Whether `stored` holds units that still count, under the present length.
 local is_current = false
 local ends, previous, current = now_millis - now_millis % length + length, 0, 0
--- The leases as they are stored, or ''; how many units that is, and how many can be charged besides.
-local leases, leased, free = '', 0, limit
+-- The leases as they are stored, or nil; how many units that is, and how many can be charged besides.
+local leases, leased, free = nil, 0, limit
 if stored and is_ours then
-  is_ours = #stored == 19 or #stored == 41
+  local bytes = #stored
+  is_ours = bytes == 19 or bytes == 41
   if is_ours then
     local stored_end, stored_previous, stored_current, stored_length = unpack_bytes('>I6I4I4I5', stored)
     is_ours = stored_end * 1000 >= EARLIEST and stored_end * 1000 <= now + FURTHEST and stored_length > 0
     local is_open, ended = now_millis < stored_end, 0
-    if is_ours and #stored == 41 then
+    if bytes == 41 and is_ours then
       leases = sub(stored, 20)
       include('window_leases.lua')
       stored_current = stored_current + ended < 2 ^ 32 and stored_current + ended or 2 ^ 32 - 1
@@ -67,8 +68,9 @@ if stored and is_ours then
         end
         is_other = report and current + leased > 0
         if (cost > 0 or merge_from) and current + leased > 0 and not refund_at then
+          local state = pack_bytes('>I6I4I4I5', ends, 0, current, length)
           extra = {
-            uncounted_value = pack_bytes('>I6I4I4I5', ends, 0, current, length) .. leases,
+            uncounted_value = leases and state .. leases or state,
             uncounted_ttl = ends + length - now_millis + TTL_MARGIN,
           }
         end
@@ -84,7 +86,7 @@ if report and is_ours then
     previous, current = 0, 0
   end
   -- lua/lease.lua stores the leases.
-  leases, leased = '', 0
+  leases, leased = nil, 0
 end
 
 if is_ours and refund_at then
@@ -111,7 +113,7 @@ elseif is_ours then
     cost = now < merge_until and (merged < most and merged or most) - used or 0
   end
   has_room = is_forced or cost == 0 or current + weighted + cost <= free
-  if leased > 0 and (cost == 0 or not has_room) then
+  if leases and leased > 0 and (cost == 0 or not has_room) then
     -- As if all leased units were spent, so that the retry time holds whatever becomes of them.
     old3 = current + leased
     if not has_room then
@@ -132,6 +134,6 @@ elseif is_ours then
     room, capacity = limit - weighted - new3, limit
   end
 end
-if value and leases ~= '' then
+if leases and value then
   value = value .. leases
 end

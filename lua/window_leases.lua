@@ -27,5 +27,5 @@ if leased > 0 or (turn + 3) * TURN >= now then
   leases = pack_bytes('>I4I4I4I4I4I2', born, turn, before, latest, asked, over)
 else
   -- Nothing was leased for two turns, so the number of requests is of no use.
-  leases, born = '', nil
+  leases, born = nil, nil
 end
