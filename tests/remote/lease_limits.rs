@@ -77,6 +77,43 @@ impl Limit {
         }
     }
 
+    /// Returns a limit, and another that a rule may change it to. All times of the buckets are whole microseconds, so that nothing
+    /// is rounded.
+    pub fn pair(kind: Kind, random: &mut Random) -> [Self; 2] {
+        let one = Self::random(kind, random);
+        if kind != Kind::Bucket {
+            let halved = one.halved();
+            return [one, halved];
+        }
+        let mut numbers = || {
+            let more = 16 << random.below(5);
+            let units = 32 + random.below(more);
+            let tenths = [5, 10, 20, 50, 100][index(random, 5)];
+            (units, 2 * (tenths * 50_000 / units))
+        };
+        let (first, mut second) = (numbers(), numbers());
+        // Units and the rate change, or one of them, or both so that all units come back in the same time.
+        match random.below(5) {
+            0 => second.0 = first.0,
+            1 => second.1 = first.1,
+            2 => second = (2 * first.0, first.1 / 2),
+            _ => {}
+        }
+        let quota = |(units, micros)| Quota::new(1, Duration::from_micros(micros)).burst(units);
+        [first, second].map(|numbers| one.with(quota(numbers)))
+    }
+
+    /// Returns the bound of all spans while some have this limit, and some the other.
+    pub fn larger(&self, other: &Self) -> Self {
+        let units = self.units().max(other.units());
+        if self.kind == Kind::Bucket {
+            let span = Duration::from_micros(self.span().min(other.span()));
+            self.with(Quota::new(units, span).burst(units))
+        } else {
+            self.with(Quota::new(units, self.policy.quota().period()))
+        }
+    }
+
     /// The same window with half of the units.
     pub fn halved(&self) -> Self {
         let quota = self.policy.quota();
@@ -285,21 +322,20 @@ fn end_of_window(window: &FixedWindow, at: u64) -> u64 {
 
 /// Returns by how much the fullest moment is beyond the limit and the overshoot, and how full that is, as a part of the limit.
 ///
-/// The key had all of its quota again at each of the `restarts`. Each of the `losses` of its state admits the units that were leased
-/// then besides.
-pub(super) fn excess(
+/// The units are in the order of their times, and so are the `restarts`, at each of which the key had all of its quota again. Each of
+/// the `losses` of its state admits the units that were leased then besides.
+pub(super) fn excess<'a>(
     limit: &Limit,
-    mut admitted: Vec<Admitted>,
-    restarts: Vec<u64>,
+    admitted: impl Iterator<Item = &'a Admitted>,
+    restarts: &[u64],
     losses: usize,
 ) -> (i128, f64) {
-    admitted.sort_by_key(|admitted| admitted.at);
     let (mut worst, mut fullest) = (i128::MIN, 0.0_f64);
     let mut lost = vec![0; losses];
-    let mut restarts = restarts.into_iter().peekable();
+    let mut restarts = restarts.iter().peekable();
     let mut count = Count::default();
-    for admitted in &admitted {
-        while restarts.next_if(|at| *at <= admitted.at).is_some() {
+    for admitted in admitted {
+        while restarts.next_if(|at| **at <= admitted.at).is_some() {
             count = Count::default();
         }
         if let Some(losses) = admitted.lost {

@@ -2,12 +2,11 @@
 //! every span or window of what they admitted is within the limit.
 //!
 //! The time is an argument of both, so it is moved and not waited for. Holders have clocks of their own, which are off by hours and
-//! run up to 500 ppm apart. Instances may have two limits for one window, as during a deployment. With [`Fault`], a holder breaks
-//! one of its rules: the walks find each.
+//! run up to 500 ppm apart. In some walks the limit changes, and some holders have the one of before for a while, as during a
+//! deployment. With [`Fault`], a holder or the script breaks one of its rules: the walks find each.
 
 use std::sync::{Arc, atomic::AtomicU64};
 
-use redis::Value;
 use tollgate::{
     Key,
     algorithm::WindowStart,
@@ -15,8 +14,11 @@ use tollgate::{
     remote::{LeaseTrial, Script, TrialTaken},
 };
 
-use super::lease_limits::{Admitted, KINDS, Kind, Limit, excess, index};
-use crate::support::{Random, Server, unpack};
+use super::{
+    lease_limits::{Admitted, KINDS, Kind, Limit, excess, index},
+    walks::{self, Changes, Clock, Command, SECOND, START},
+};
+use crate::support::{Random, Server};
 
 /// A rule that holders or the script break.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,9 +38,11 @@ enum Fault {
     ResetDeletes,
     /// Units of a window are spent in the next one.
     SpendPastTheWindow,
+    /// A change of the limit forgets what is leased.
+    ChangeForgetsLeases,
 }
 
-const FAULTS: [Fault; 7] = [
+const FAULTS: [Fault; 8] = [
     Fault::ChargeOnly,
     Fault::SpendPastTheEnd,
     Fault::ReportTwice,
@@ -46,6 +50,7 @@ const FAULTS: [Fault; 7] = [
     Fault::HeldAsSpent,
     Fault::ResetDeletes,
     Fault::SpendPastTheWindow,
+    Fault::ChangeForgetsLeases,
 ];
 
 impl Fault {
@@ -55,6 +60,8 @@ impl Fault {
             Self::None => false,
             // Units of a window are used until its end, whether they are held or spent.
             Self::HeldAsSpent => kind == Kind::Bucket,
+            // Windows of one length are those of one quota.
+            Self::ChangeForgetsLeases => kind == Kind::Bucket,
             // The window of a first hit is known by its end, which this changes.
             Self::SpendPastTheWindow => {
                 kind != Kind::Bucket && kind != Kind::Window(WindowStart::FirstHit)
@@ -73,15 +80,13 @@ impl Fault {
 struct Holder {
     lease: LeaseTrial,
     ids: Arc<AtomicU64>,
-    /// By how much its clock is ahead, and how many microseconds a second it gains.
-    offset: u64,
-    gains: i64,
+    clock: Clock,
     /// Whether it mostly keeps what it has leased, and charges.
     hoards: bool,
     /// Units of decisions under way: when they were taken, what [`Walk::lost`] was then, and how many.
     held: Vec<(u64, Option<usize>, u64, TrialTaken)>,
-    /// Spending from leases: the event, its units, and what a refund needs.
-    spent: Vec<(usize, u64, TrialTaken)>,
+    /// Spending from leases: the event, its units, the limit, and what a refund needs.
+    spent: Vec<(usize, u64, usize, TrialTaken)>,
     /// Which of the limits it has.
     limit: usize,
     /// Units that were charged in advance, and the end of their window.
@@ -122,9 +127,7 @@ enum Job {
 struct Walk {
     fault: Fault,
     random: Random,
-    /// The second one is less, for some instances, or for none.
-    limits: [Limit; 2],
-    two_limits: bool,
+    changes: Changes,
     key: String,
     now: u64,
     steps: usize,
@@ -145,26 +148,33 @@ struct Walk {
     executing: Option<usize>,
 }
 
-/// A command of a walk to Redis.
-enum Command {
-    Call(u64, Vec<Vec<u8>>),
-    Delete,
-}
-
-const START: u64 = 1_700_000_000_000_000;
-const SECOND: u64 = 1_000_000;
 /// The end of the month.
 const MONTH_ENDS: u64 = 1_701_388_800_000_000;
 
-impl Walk {
-    fn new(seed: u64, (fault, kind): (Fault, Kind), steps: usize) -> Self {
+impl walks::Walk for Walk {
+    type Rules = (Fault, Kind);
+
+    fn script((fault, _): Self::Rules) -> String {
+        let leases = "leases = sub(stored, -22)";
+        match fault {
+            Fault::ChangeForgetsLeases => {
+                let forget = "if sub(stored, 8, 11) ~= quota_tag then leases = nil end";
+                walks::script_with(leases, &format!("{leases} {forget}"))
+            }
+            _ => Script::DECIDE.source().to_owned(),
+        }
+    }
+
+    fn new(seed: u64, (fault, kind): Self::Rules, steps: usize) -> Self {
         let mut random = Random(seed);
-        let limit = Limit::random(kind, &mut random);
-        let two_limits = kind != Kind::Bucket && random.below(4) == 0;
-        let limits = [
-            limit.clone(),
-            if two_limits { limit.halved() } else { limit },
-        ];
+        let limit_changes =
+            fault == Fault::ChangeForgetsLeases || fault == Fault::None && random.below(3) == 0;
+        let limits = if limit_changes {
+            Limit::pair(kind, &mut random)
+        } else {
+            let limit = Limit::random(kind, &mut random);
+            [limit.clone(), limit]
+        };
         let start = match kind {
             Kind::Window(WindowStart::Month) => MONTH_ENDS - 15 * SECOND,
             _ => START,
@@ -174,10 +184,8 @@ impl Walk {
             Holder {
                 lease: LeaseTrial::new(Arc::clone(&ids)),
                 ids,
-                offset: random.below(10_000 * SECOND),
-                gains: random.below(1_001).cast_signed() - 500,
+                clock: Clock::random(&mut random),
                 hoards: random.below(2) == 0,
-                limit: if two_limits { index(&mut random, 2) } else { 0 },
                 ..Holder::default()
             }
         });
@@ -190,8 +198,7 @@ impl Walk {
             key: format!("walk:{{{seed}}}:{fault:?}:{kind:?}"),
             now: start + random.below(10 * SECOND),
             random,
-            limits,
-            two_limits,
+            changes: Changes::new(limits, limit_changes),
             steps,
             holders,
             messages: Vec::new(),
@@ -207,11 +214,14 @@ impl Walk {
         }
     }
 
-    /// Walks on to the next command for Redis; `None` at the end.
     fn next(&mut self) -> Option<Command> {
         while self.steps > 0 {
             self.steps -= 1;
-            let until = self.now + self.pause();
+            let limits = self.holders.iter().map(|holder| holder.limit);
+            let limits = limits.chain(self.messages.iter().map(|message| message.limit));
+            self.changes.note(limits, &mut self.now);
+            let limit = &self.changes.limits[0];
+            let until = self.now + walks::pause(&mut self.random, limit, self.now, self.state[0]);
             let due = self.messages.iter().enumerate();
             let due = due.filter(|(_, message)| message.due_at <= until);
             let first = due.min_by_key(|(_, message)| message.due_at);
@@ -231,40 +241,67 @@ impl Walk {
                 self.messages[index].due_at = self.now + 50_000;
             } else {
                 self.executing = Some(index);
-                let arguments = self.messages[index].arguments.clone();
-                return Some(Command::Call(self.now, arguments));
+                let mut arguments = self.messages[index].arguments.clone();
+                if self.fault == Fault::IgnoreBorn && arguments[0][0] == b'&' {
+                    arguments[1][12..16].copy_from_slice(&self.born.to_be_bytes());
+                }
+                return Some(Command::Call(self.key.clone(), self.now, arguments));
             }
         }
         None
     }
 
-    /// Returns how long nothing happens: mostly nothing, or until just before or after a turn or a window ends.
-    fn pause(&mut self) -> u64 {
-        let span = self.limits[0].span();
-        let interval = span / self.limits[0].units();
-        let to_turn = SECOND - self.now % SECOND;
-        let to_end = match self.state[0].checked_sub(self.now) {
-            Some(left) if left > 0 => left,
-            _ => span,
+    fn executed(&mut self, reply: Vec<i64>) {
+        let Some(index) = self.executing.take() else {
+            return;
         };
-        match self.random.below(40) {
-            0..20 => 0,
-            20..30 => self.random.below(2 * interval + 2),
-            30..33 => self.random.below(50_000),
-            33 => self.random.below(3 * span),
-            34 => to_turn.saturating_sub(self.random.below(5_000)),
-            35 => to_turn + self.random.below(5_000),
-            36 => self.random.below(5 * SECOND / 2),
-            37 => to_end.saturating_sub(self.random.below(5_000)),
-            38 => to_end + self.random.below(5_000),
-            _ => self.random.below(interval + 1),
+        let delay = [0, 0, 0, 200, 5_000, 40_000][self::index(&mut self.random, 6)];
+        let due_at = self.now + self.random.below(delay + 1);
+        let message = &mut self.messages[index];
+        for (number, replied) in self.state.iter_mut().zip(&reply[3..]) {
+            *number = replied.cast_unsigned();
+        }
+        let window_ends = self.state[0];
+        let mut is_admitted = reply[1] == 1;
+        if message.job == Job::Report {
+            self.born = u32::try_from(reply[9]).expect("milliseconds");
+            // Twice the units that are leased now.
+            is_admitted = reply[6] > 1;
+        }
+        if is_admitted && matches!(message.job, Job::Charge(_) | Job::Report) {
+            self.changes.admitted(self.now);
+        }
+        message.reply = reply;
+        message.losses = self.losses;
+        message.is_executed = true;
+        message.due_at = due_at;
+        let is_reply_lost = message.is_reply_lost;
+        match message.job {
+            Job::Charge(units) if is_admitted && !is_reply_lost => {
+                if self.fault != Fault::ChargeOnly {
+                    self.admit(self.now, units, window_ends, None);
+                }
+            }
+            Job::Reset => self.begin_anew(),
+            Job::Charge(_) | Job::Refund | Job::Report => {}
         }
     }
 
+    fn excess(mut self) -> (i128, f64) {
+        self.admitted.sort_by_key(|admitted| admitted.at);
+        let (mut worst, mut fullest) = (i128::MIN, 0.0_f64);
+        for (limit, times) in self.changes.bounds(self.now) {
+            let admitted = self.admitted.iter().filter(|it| times.contains(&it.at));
+            let (excess, full) = excess(&limit, admitted, &self.restarts, self.losses);
+            (worst, fullest) = (worst.max(excess), fullest.max(full));
+        }
+        (worst, fullest)
+    }
+}
+
+impl Walk {
     fn local_time(&self, holder: usize) -> Timestamp {
-        let Holder { offset, gains, .. } = self.holders[holder];
-        let gained = (self.now - START).cast_signed() * gains / 1_000_000;
-        Timestamp::from_micros((self.now + offset).saturating_add_signed(gained))
+        self.holders[holder].clock.at(self.now)
     }
 
     fn act(&mut self) -> Option<Command> {
@@ -273,6 +310,10 @@ impl Walk {
             self.is_busy = !self.is_busy;
         }
         let holder = index(&mut self.random, self.holders.len());
+        self.changes.change(&mut self.random);
+        if self.holders[holder].limit != self.changes.latest && self.random.below(8) == 0 {
+            self.learn(holder);
+        }
         match self.random.below(100) {
             0..45 => self.spend(holder),
             45..55 => self.hold(holder),
@@ -306,7 +347,7 @@ impl Walk {
     }
 
     fn limit(&self, holder: usize) -> &Limit {
-        &self.limits[self.holders[holder].limit]
+        &self.changes.limits[self.holders[holder].limit]
     }
 
     fn cost(&mut self, holder: usize) -> u64 {
@@ -335,7 +376,7 @@ impl Walk {
         if self.fault == Fault::SpendPastTheEnd {
             local = Timestamp::from_micros(local.as_micros() - SECOND);
         }
-        let limit = &self.limits[self.holders[holder].limit];
+        let limit = &self.changes.limits[self.holders[holder].limit];
         let charge = limit.policy.charge(Key::GLOBAL).cost(cost);
         let keeps = self.holders[holder].hoards && self.random.below(16) > 0;
         let lease = &mut self.holders[holder].lease;
@@ -347,7 +388,8 @@ impl Walk {
                 let window_ends = taken.reset_at.as_micros();
                 let event = self.admit(self.now, cost, window_ends, self.lost(holder));
                 if self.admitted[event].lost.is_none() {
-                    self.holders[holder].spent.push((event, cost, taken));
+                    let holder = &mut self.holders[holder];
+                    holder.spent.push((event, cost, holder.limit, taken));
                 }
             }
             None if self.is_busy => {
@@ -366,7 +408,7 @@ impl Walk {
         } else {
             1
         };
-        let limit = &self.limits[self.holders[holder].limit];
+        let limit = &self.changes.limits[self.holders[holder].limit];
         let charge = limit.policy.charge(Key::GLOBAL).cost(cost);
         let taken = self.holders[holder].lease.take(&charge, true, local);
         if let Some(taken) = taken {
@@ -396,32 +438,41 @@ impl Walk {
             return;
         }
         let newest = spent - 1 - index(&mut self.random, spent.min(6));
-        let (event, units, taken) = self.holders[holder].spent.remove(newest);
+        let (event, units, limit, taken) = self.holders[holder].spent.remove(newest);
         let units = 1 + self.random.below(units);
         self.admitted[event].units -= units;
         let refunded = self.holders[holder].lease.refund(units, taken.token);
         if let Err(total) = refunded {
-            let arguments = self.limit(holder).refund(units, &taken, total);
-            self.send(holder, Job::Refund, arguments);
+            let arguments = self.changes.limits[limit].refund(units, &taken, total);
+            self.send_under(limit, holder, Job::Refund, arguments);
         }
     }
 
-    /// Forgets a lease, as a table does with one that is idle, perhaps for one under another limit. What was taken from it is not
-    /// over.
+    /// Forgets a lease, as a table does with one that is idle. What was taken from it is not over.
     fn forget(&mut self, holder: usize) {
         let local = self.local_time(holder);
-        let other_limit = if self.two_limits {
-            index(&mut self.random, 2)
-        } else {
-            0
-        };
-        let Holder {
-            lease, ids, limit, ..
-        } = &mut self.holders[holder];
+        let Holder { lease, ids, .. } = &mut self.holders[holder];
         if lease.is_at_rest(local) {
             *lease = LeaseTrial::new(Arc::clone(ids));
-            *limit = other_limit;
         }
+    }
+
+    /// Goes on under the latest limit. Units of the one of before go back, unless somebody else still has a part of them.
+    fn learn(&mut self, holder: usize) {
+        let local = self.local_time(holder);
+        if self.holders[holder].lease.is_at_rest(local) {
+            self.send_report(holder, true);
+        }
+        let Holder {
+            lease,
+            ids,
+            limit,
+            life,
+            ..
+        } = &mut self.holders[holder];
+        *lease = LeaseTrial::new(Arc::clone(ids));
+        *life += 1;
+        *limit = self.changes.latest;
     }
 
     fn report(&mut self, holder: usize) {
@@ -430,16 +481,22 @@ impl Walk {
             let arguments = self.limit(holder).charge(units);
             return self.send(holder, Job::Charge(units), arguments);
         }
-        let local = self.local_time(holder);
         let gives_back = self.random.below(2) == 0;
-        let Holder { lease, held, .. } = &mut self.holders[holder];
-        if lease.has_report() {
-            return;
+        if !self.holders[holder].lease.has_report() {
+            let is_at_rest = self.holders[holder]
+                .lease
+                .is_at_rest(self.local_time(holder));
+            self.send_report(holder, gives_back && is_at_rest);
         }
-        let gives_back = gives_back && lease.is_at_rest(local);
-        let mut report = lease.begin_report(gives_back, self.limits[0].overshoot, local);
+    }
+
+    fn send_report(&mut self, holder: usize, gives_back: bool) {
+        let local = self.local_time(holder);
+        let limit = self.limit(holder).clone();
+        let Holder { lease, held, .. } = &mut self.holders[holder];
+        let mut report = lease.begin_report(gives_back, limit.overshoot, local);
         // As if it were alone and busy. Small leases leave some for others.
-        let most = self.limits[0].units() >> self.random.below(5);
+        let most = limit.units() >> self.random.below(5);
         let want = 4 + u32::try_from(self.random.below(most + 1)).expect("few");
         report[20..24].copy_from_slice(&want.to_be_bytes());
         report[24..26].copy_from_slice(&1_024_u16.to_be_bytes());
@@ -453,8 +510,7 @@ impl Walk {
             report[..4].copy_from_slice(&spent.to_be_bytes());
             report[4..8].copy_from_slice(&kept.to_be_bytes());
         }
-        let arguments = self.limit(holder).report(&report);
-        self.send(holder, Job::Report, arguments);
+        self.send(holder, Job::Report, limit.report(&report));
     }
 
     fn crash(&mut self, holder: usize) {
@@ -470,11 +526,11 @@ impl Walk {
         if self.fault != Fault::IgnoreBorn && self.random.below(2) == 0 {
             if self.fault == Fault::ResetDeletes {
                 self.begin_anew();
-                return Some(Command::Delete);
+                return Some(Command::Delete(self.key.clone()));
             }
             let mut report = [0; 37];
             report[30] = 2;
-            report[31..33].copy_from_slice(&self.limits[0].overshoot.to_be_bytes());
+            report[31..33].copy_from_slice(&self.changes.limits[0].overshoot.to_be_bytes());
             let arguments = self.limit(0).report(&report);
             self.send(0, Job::Reset, arguments);
             return None;
@@ -492,7 +548,7 @@ impl Walk {
         // The script distinguishes a state from one that was lost by the millisecond of its birth.
         self.now += 1_000;
         self.begin_anew();
-        Some(Command::Delete)
+        Some(Command::Delete(self.key.clone()))
     }
 
     /// From now on, the key has its whole quota. Charges of before cannot be refunded: their refunds
@@ -508,62 +564,40 @@ impl Walk {
     }
 
     fn send(&mut self, holder: usize, job: Job, arguments: Vec<Vec<u8>>) {
+        let limit = self.holders[holder].limit;
+        self.send_under(limit, holder, job, arguments);
+    }
+
+    fn send_under(&mut self, limit: usize, holder: usize, job: Job, arguments: Vec<Vec<u8>>) {
         let life = self.holders[holder].life;
         if self.fault == Fault::ReportTwice && job == Job::Report {
             // Nobody waits for the reply to the first.
-            self.send_in((holder, u32::MAX), job, arguments.clone());
+            self.send_in(limit, (holder, u32::MAX), job, arguments.clone());
         }
-        self.send_in((holder, life), job, arguments);
+        self.send_in(limit, (holder, life), job, arguments);
     }
 
-    fn send_in(&mut self, (holder, life): (usize, u32), job: Job, arguments: Vec<Vec<u8>>) {
-        let delay = [0, 0, 0, 200, 5_000, 40_000, 3 * SECOND][index(&mut self.random, 7)];
+    fn send_in(
+        &mut self,
+        limit: usize,
+        (holder, life): (usize, u32),
+        job: Job,
+        arguments: Vec<Vec<u8>>,
+    ) {
         let fate = self.random.below(30);
         self.messages.push(Message {
             holder,
             life,
-            limit: self.holders[holder].limit,
+            limit,
             job,
             arguments,
-            due_at: self.now + self.random.below(delay + 1),
+            due_at: self.now + walks::delay(&mut self.random),
             is_executed: false,
             is_lost: fate == 0,
             is_reply_lost: fate == 1,
             reply: Vec::new(),
             losses: 0,
         });
-    }
-
-    /// Takes what Redis has replied to the command.
-    fn executed(&mut self, reply: Vec<i64>) {
-        let Some(index) = self.executing.take() else {
-            return;
-        };
-        let delay = [0, 0, 0, 200, 5_000, 40_000][self::index(&mut self.random, 6)];
-        let due_at = self.now + self.random.below(delay + 1);
-        let message = &mut self.messages[index];
-        for (number, replied) in self.state.iter_mut().zip(&reply[3..]) {
-            *number = replied.cast_unsigned();
-        }
-        let window_ends = self.state[0];
-        if message.job == Job::Report {
-            self.born = u32::try_from(reply[9]).expect("milliseconds");
-        }
-        let is_admitted = reply[1] == 1;
-        message.reply = reply;
-        message.losses = self.losses;
-        message.is_executed = true;
-        message.due_at = due_at;
-        let is_reply_lost = message.is_reply_lost;
-        match message.job {
-            Job::Charge(units) if is_admitted && !is_reply_lost => {
-                if self.fault != Fault::ChargeOnly {
-                    self.admit(self.now, units, window_ends, None);
-                }
-            }
-            Job::Reset => self.begin_anew(),
-            Job::Charge(_) | Job::Refund | Job::Report => {}
-        }
     }
 
     fn take_reply(&mut self, message: Message) {
@@ -587,7 +621,7 @@ impl Walk {
                 }
                 let numbers = numbers.try_into().expect("the reply to a report");
                 let decided_at = Timestamp::from_micros(message.reply[0].cast_unsigned());
-                let counter = self.limits[message.limit].policy.counter();
+                let counter = self.changes.limits[message.limit].policy.counter();
                 holder.lease.end_report(counter, decided_at, numbers, local);
                 holder.losses = message.losses;
             }
@@ -606,106 +640,11 @@ fn number_at(report: &[u8; 37], place: usize) -> u32 {
     u32::from_be_bytes(report[place..place + 4].try_into().expect("four bytes"))
 }
 
-/// Walks, 64 side by side, so that their commands share round trips, and a walk ends long before the real time ends a key.
-///
-/// Returns the excess of each, and how full its bucket was.
-fn walk(
-    server: &Server,
-    rules: (Fault, Kind),
-    seeds: std::ops::Range<u64>,
-    steps: usize,
-) -> Vec<(u64, i128, f64)> {
-    let seeds: Vec<u64> = seeds.collect();
-    let sets = seeds.chunks(64);
-    sets.flat_map(|seeds| walk_together(server, rules, seeds, steps))
-        .collect()
-}
-
-fn walk_together(
-    server: &Server,
-    rules: (Fault, Kind),
-    seeds: &[u64],
-    steps: usize,
-) -> Vec<(u64, i128, f64)> {
-    let mut connection = server.connection();
-    let mut load = redis::cmd("SCRIPT");
-    let hash: String = load
-        .arg("LOAD")
-        .arg(Script::DECIDE.source())
-        .query(&mut connection)
-        .expect("loaded");
-    let mut walks: Vec<_> = seeds
-        .iter()
-        .map(|seed| (*seed, Walk::new(*seed, rules, steps)))
-        .collect();
-    let mut ended = Vec::new();
-    while !walks.is_empty() {
-        let mut pipe = redis::pipe();
-        let mut going = Vec::new();
-        for (seed, mut walk) in walks.drain(..) {
-            match walk.next() {
-                Some(Command::Call(now, mut arguments)) => {
-                    if rules.0 == Fault::IgnoreBorn && arguments[0][0] == b'&' {
-                        let report = &mut arguments[1];
-                        report[12..16].copy_from_slice(&walk.born.to_be_bytes());
-                    }
-                    let command = pipe
-                        .cmd("EVALSHA")
-                        .arg(&hash)
-                        .arg(1)
-                        .arg(&walk.key)
-                        .arg("@")
-                        .arg(now);
-                    arguments
-                        .iter()
-                        .fold(command, |command, argument| command.arg(argument));
-                    // A short window would end by the real time, if the machine is busy.
-                    pipe.cmd("PERSIST").arg(&walk.key).ignore();
-                    going.push((seed, walk));
-                }
-                Some(Command::Delete) => {
-                    pipe.cmd("DEL").arg(&walk.key);
-                    going.push((seed, walk));
-                }
-                None => {
-                    let [limit, _] = &walk.limits;
-                    let (excess, full) = excess(limit, walk.admitted, walk.restarts, walk.losses);
-                    ended.push((seed, excess, full));
-                }
-            }
-        }
-        if going.is_empty() {
-            break;
-        }
-        let replies: Vec<Value> = pipe.query(&mut connection).expect("replies");
-        for ((_, walk), reply) in going.iter_mut().zip(&replies) {
-            if let Value::BulkString(_) = reply {
-                walk.executed(unpack(reply));
-            }
-        }
-        walks = going;
-    }
-    ended
-}
-
 #[test]
 fn no_span_or_window_of_any_walk_exceeds_the_limit() {
     let server = Server::start();
     for kind in KINDS {
-        let walks = walk(&server, (Fault::None, kind), 0..512, 2_000);
-        for (seed, excess, _) in &walks {
-            assert!(*excess <= 0, "{kind:?}, walk {seed}: {excess}");
-        }
-        let reaching = |part: f64| walks.iter().filter(|(_, _, full)| *full > part).count();
-        let (reached, ahead) = (reaching(0.95), reaching(1.1));
-        assert!(
-            reached > walks.len() / 2,
-            "{kind:?}: {reached} walks reach the limit"
-        );
-        assert!(
-            ahead > walks.len() / 32,
-            "{kind:?}: {ahead} walks use an overshoot of 20 % or more"
-        );
+        walks::check::<Walk>(&server, (Fault::None, kind), 0..512);
     }
 }
 
@@ -715,12 +654,7 @@ fn walks_find_each_fault() {
     let faults = FAULTS
         .into_iter()
         .flat_map(|fault| KINDS.map(|kind| (fault, kind)));
-    for (fault, kind) in faults.filter(|(fault, kind)| fault.breaks(*kind)) {
-        let found = (0..200).find(|set| {
-            let walks = walk(&server, (fault, kind), 64 * set..64 * (set + 1), 2_000);
-            walks.iter().any(|(_, excess, _)| *excess > 0)
-        });
-        println!("{fault:?}, {kind:?}: {found:?}");
-        assert!(found.is_some(), "{fault:?}, {kind:?}");
+    for rules in faults.filter(|(fault, kind)| fault.breaks(*kind)) {
+        walks::find::<Walk>(&server, rules);
     }
 }

@@ -23,3 +23,4 @@ mod sentinel;
 pub(crate) mod servers;
 mod short_runtimes;
 mod tls;
+mod walks;
