@@ -134,7 +134,7 @@ impl Limit {
         self.units() / 4 + self.ahead(self.units())
     }
 
-    fn ahead(&self, number: u64) -> u64 {
+    pub fn ahead(&self, number: u64) -> u64 {
         number * u64::from(self.overshoot) / 1_000
     }
 
@@ -161,7 +161,8 @@ impl Limit {
         }
     }
 
-    fn charge_in_units(&self, units: u64) -> Vec<Vec<u8>> {
+    /// The arguments of a charge of a key that has regions, or of a report.
+    pub fn charge_in_units(&self, units: u64) -> Vec<Vec<u8>> {
         let (letter, numbers) = match self.policy.counter() {
             Counter::Bucket(bucket) => {
                 let (per, micros) = bucket.refill();
@@ -207,7 +208,7 @@ impl Limit {
         mark.into_iter().chain(charge).collect()
     }
 
-    fn tag(&self, letter: u8) -> Vec<u8> {
+    pub fn tag(&self, letter: u8) -> Vec<u8> {
         let mut tag = vec![letter];
         match self.policy.counter() {
             Counter::Bucket(bucket) => tag.extend(bucket.quota_tag().to_be_bytes()),

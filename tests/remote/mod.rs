@@ -16,6 +16,8 @@ mod leases;
 mod network;
 mod refused;
 #[cfg(feature = "test-util")]
+mod region_bounds;
+#[cfg(feature = "test-util")]
 mod region_walk;
 mod regions;
 mod registration;

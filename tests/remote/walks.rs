@@ -157,6 +157,8 @@ pub(super) struct Clock {
     offset: u64,
     /// Microseconds that it gains in a second.
     gains: i64,
+    /// By how much it was set back.
+    is_behind: u64,
 }
 
 impl Clock {
@@ -165,12 +167,17 @@ impl Clock {
         Self {
             offset: random.below(10_000 * SECOND),
             gains: random.below(1_001).cast_signed() - 500,
+            is_behind: 0,
         }
+    }
+
+    pub fn set_back(&mut self, micros: u64) {
+        self.is_behind += micros;
     }
 
     pub fn at(self, now: u64) -> Timestamp {
         let gained = (now - START).cast_signed() * self.gains / 1_000_000;
-        Timestamp::from_micros((now + self.offset).saturating_add_signed(gained))
+        Timestamp::from_micros((now + self.offset - self.is_behind).saturating_add_signed(gained))
     }
 }
 
@@ -215,7 +222,7 @@ pub(super) const SECOND: u64 = 1_000_000;
 /// bound is that of the one that is left, from the first charge or lease that Redis admits then: the debt and all leases fit into it.
 pub(super) struct Changes {
     pub limits: [Limit; 2],
-    is_on: bool,
+    pub is_on: bool,
     /// The limit that everybody is to have.
     pub latest: usize,
     /// The limit that everybody has, and when it has admitted the first.

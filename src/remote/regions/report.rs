@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use crate::{
-    algorithm::{Admitted, Counter},
+    algorithm::{Admitted, Counter, TokenBucket},
     charge::{Charge, Merge, OwnedCharge, Site},
-    clock::Clock,
+    clock::{Clock, Timestamp},
     error::Error,
     remote::{
         protocol::{
@@ -164,13 +164,7 @@ async fn merge(home: &Home, charge: &Charge<'_>, begun: &PotReply) -> Result<boo
         return Ok(false);
     };
     let node = home.store.node_for(charge.key());
-    let admitted = Admitted::new(
-        bucket.micros_up(begun.owed),
-        from.as_micros(),
-        from + Duration::from_micros(bucket.span()) + LONGEST_OWED,
-    );
-    // The same for the same units, if it is not known whether they were charged.
-    let id = begun.owed_since.as_micros() * 31 + begun.owed;
+    let (admitted, id) = owed(bucket, begun, from);
     let merge = Merge::new(charge.at(Site::Home).to_owned(), admitted, id);
     let Some(request) = Request::merge(&node.client.keyspace, &merge) else {
         return Ok(false);
@@ -179,6 +173,17 @@ async fn merge(home: &Home, charge: &Charge<'_>, begun: &PotReply) -> Result<boo
         .await?
         .check()?;
     Ok(true)
+}
+
+/// Returns what the home is charged for units that were admitted without it from this time of its clock on, and the number of this
+/// merge: the same for the same units, if it is not known whether they were charged.
+pub(super) fn owed(bucket: &TokenBucket, begun: &PotReply, from: Timestamp) -> (Admitted, u64) {
+    let admitted = Admitted::new(
+        bucket.micros_up(begun.owed),
+        from.as_micros(),
+        from + Duration::from_micros(bucket.span()) + LONGEST_OWED,
+    );
+    (admitted, begun.owed_since.as_micros() * 31 + begun.owed)
 }
 
 /// Makes a step of a report at the server of this region.

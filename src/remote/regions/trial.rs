@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use crate::{
-    algorithm::TokenBucket,
+    algorithm::{Admitted, TokenBucket},
     clock::Timestamp,
     remote::protocol::{LeaseReply, LeaseReport, PotEnd, PotNote, PotReply, PotStep, PotUpdate},
 };
 
-use super::size::Demand;
+use super::{report::owed, size::Demand};
 
 /// A report under way.
 #[derive(Clone, Debug)]
@@ -55,18 +55,39 @@ impl RegionTrial {
         self.report.to_bytes(overshoot)
     }
 
-    /// Returns the step that ends the report by the integers of the home's reply.
+    /// Returns when the report began, by the region's server.
+    #[must_use]
+    pub fn began_at(&self) -> Timestamp {
+        self.begun.at
+    }
+
+    /// Returns the units that were admitted without the home.
+    #[must_use]
+    pub fn owed(&self) -> u64 {
+        self.begun.owed
+    }
+
+    /// Returns what the home is charged for them, and the number of this merge. The home's clock is ahead by so many microseconds.
+    #[must_use]
+    pub fn merge(&self, bucket: &TokenBucket, ahead: i64) -> (Admitted, u64) {
+        let since = self.begun.owed_since.as_micros();
+        let from = Timestamp::from_micros(since.saturating_add_signed(ahead));
+        owed(bucket, &self.begun, from)
+    }
+
+    /// Returns the step that ends the report by the integers of the home's reply. `paid` units were charged there besides.
     #[must_use]
     pub fn replied(
         &self,
         bucket: &TokenBucket,
         decided_at: Timestamp,
         numbers: [u64; 8],
+        paid: u64,
     ) -> Vec<u8> {
         let reply = LeaseReply::of(decided_at, numbers).expect("a reply of the script");
         let update = self
             .demand
-            .update((&self.begun, &self.report), &reply, bucket, 0);
+            .update((&self.begun, &self.report), &reply, bucket, paid);
         let end = if reply.is_late {
             PotEnd::Late
         } else {
@@ -77,7 +98,7 @@ impl RegionTrial {
 
     /// Returns the step that ends the report without a reply.
     #[must_use]
-    pub fn failed(&self, was_sent: bool) -> Vec<u8> {
+    pub fn failed(&self, was_sent: bool, paid: u64) -> Vec<u8> {
         let wait = Duration::from_millis(100);
         let end = if was_sent {
             PotEnd::Lost
@@ -86,6 +107,7 @@ impl RegionTrial {
         };
         let update = PotUpdate {
             wait,
+            paid,
             ..PotUpdate::default()
         };
         self.step(end, update)
