@@ -5,19 +5,22 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use tollgate::{
     Decision, ErrorKind, Key, OnOutage, Percent, Policy, Quota, RateLimiter,
-    algorithm::Algorithm,
+    algorithm::{Algorithm, TokenBucket},
     charge::{Charge, Receipt},
+    clock::Timestamp,
     decision::Retry,
     policy::Penalty,
-    remote::{RedisStore, Regions},
+    remote::{RedisStore, RegionTrial, Regions, Script},
 };
 
-use crate::support::{Mode, Proxy, Server};
+use crate::support::{Mode, Proxy, Server, unpack};
 
 /// A long way, in both directions together.
 const FAR: Duration = Duration::from_millis(80);
 /// A wait that nothing reaches, however loaded the machine is.
 const HUNG: Duration = Duration::from_secs(20);
+/// A time of a region's server.
+const BEGIN: u64 = 1_700_000_000_000_000;
 const WEST: &str = "west";
 const EAST: &str = "east";
 
@@ -204,17 +207,61 @@ async fn policy_allows_or_denies_as_in_an_outage_if_its_home_is_cut_off() {
 async fn refund_of_units_from_the_pot_is_exact() {
     let world = World::start().await;
     let (west, east) = (limiter(world.west()), limiter(world.east()));
-    let policy = policy("refund", 64);
-    let charge = policy.charge(key_at(EAST)).cost(8);
+    let policy = policy("refund", 640);
+    let one = policy.charge(key_at(EAST));
+    // Brings an eighth of the burst besides, and no report is due before a quarter of that is spent.
+    assert!(check(&west, &[one]).await.is_allowed());
+    let charge = one.cost(8);
+    let calls = world.to_east.pieces();
     let decision = check(&west, &[charge]).await;
     let receipt = Receipt::of(&[charge], &decision).expect("it was charged");
-    west.settle(receipt.actual_cost(|_, _| 2))
-        .await
-        .expect("a refund");
-    // Of 64 units, 2 are spent.
-    let charge = charge.cost(1);
-    let (here, there) = (take_all(&west, charge).await, take_all(&east, charge).await);
-    assert_eq!(here + there, 62, "{here} + {there}");
+    let settled = west.settle(receipt.actual_cost(|_, _| 2)).await;
+    settled.expect("a refund");
+    assert_eq!(world.to_east.pieces(), calls, "the home has made it");
+    // Of 640 units, 3 are spent.
+    let (here, there) = (take_all(&west, one).await, take_all(&east, one).await);
+    assert_eq!(here + there, 637, "{here} + {there}");
+}
+
+/// Makes a step at the server of a region, at so many milliseconds. Returns the integers of the reply.
+fn step(server: &Server, millis: u64, arguments: Vec<Vec<u8>>) -> Vec<u64> {
+    let mut command = redis::cmd("EVAL");
+    command.arg(Script::DECIDE.source()).arg(1).arg("pot");
+    command.arg("@").arg(BEGIN + millis * 1_000).arg(arguments);
+    let reply: redis::Value = command.query(&mut server.connection()).expect("a reply");
+    unpack(&reply).iter().map(|n| n.cast_unsigned()).collect()
+}
+
+/// Begins a report of a region whose limit is 10 units a second.
+fn begin(server: &Server, millis: u64, bucket: &TokenBucket) -> RegionTrial {
+    let first = vec![b"r".to_vec(), RegionTrial::first_step(false)];
+    let reply = step(server, millis, first);
+    let numbers = reply[3..].try_into().expect("the reply to a step");
+    let at = Timestamp::from_micros(reply[0]);
+    RegionTrial::begin(bucket, at, numbers, false).expect("no report is under way")
+}
+
+#[test]
+fn units_admitted_while_a_report_pays_are_owed_since_it_began() {
+    let server = Server::start();
+    let bucket = TokenBucket::new(Quota::per_second(10)).expect("a usable quota");
+    let take = |millis| {
+        let numbers = ["1", "1000000", "1", "100000", "1000"].map(|text| text.as_bytes().to_vec());
+        let arguments = [vec![b"p".to_vec()], numbers.to_vec()].concat();
+        assert_eq!(step(&server, millis, arguments)[1], 1);
+    };
+    take(0);
+    let first = begin(&server, 100, &bucket);
+    take(200);
+    take(300);
+    let paid = vec![b"r".to_vec(), first.failed(true, first.owed())];
+    step(&server, 400, paid);
+    let second = begin(&server, 600, &bucket);
+    assert_eq!((first.owed(), second.owed()), (1, 2));
+    // Else the home would be charged too little: what was owed longer has come back.
+    let since = |report: &RegionTrial| report.merge(&bucket, 0).0.from;
+    assert_eq!(since(&first), BEGIN);
+    assert_eq!(since(&second), BEGIN + 100_000);
 }
 
 #[tokio::test]
