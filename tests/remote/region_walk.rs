@@ -86,6 +86,8 @@ struct Spent {
     token: u64,
     /// The TAT in its reply.
     tat: u64,
+    /// When one limit was alone.
+    alone: Option<u64>,
 }
 
 /// A call between a region and the home, or back.
@@ -546,7 +548,7 @@ impl Walk {
             let at_home = false;
             self.note(Happened::Admitted { units, at_home });
         }
-        let event = self.events.len() - 1;
+        let (event, alone) = (self.events.len() - 1, self.changes.time_alone());
         let region = &mut self.regions[index];
         if is_owed {
             region.owed = region.owed.map(|owed| owed + units);
@@ -557,6 +559,7 @@ impl Walk {
             limit: region.limit,
             token,
             tat,
+            alone,
         });
     }
 
@@ -577,6 +580,10 @@ impl Walk {
         }
         let newest = spent.len() - 1 - index(&mut self.random, spent.len().min(6));
         let mut spent = spent.remove(newest);
+        // A debt that two limits have counted is paid off at two rates, and a refund trusts the end of its charge.
+        if spent.alone.is_none() || spent.alone != self.changes.time_alone() {
+            return None;
+        }
         if self.fault == Fault::RefundOfReported {
             spent.token = self.regions[region].token;
             spent.tat = self.time_at(region) + self.bucket(spent.limit).span();

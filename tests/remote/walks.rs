@@ -229,6 +229,8 @@ pub(super) struct Changes {
     alone: Option<usize>,
     since: Option<u64>,
     ended: Vec<(usize, u64, u64)>,
+    /// How often one began to be alone, or ended.
+    times: u64,
 }
 
 impl Changes {
@@ -240,7 +242,13 @@ impl Changes {
             alone: None,
             since: None,
             ended: Vec::new(),
+            times: 0,
         }
+    }
+
+    /// Returns a number for the time in which everybody has this limit; `None` while two count.
+    pub fn time_alone(&self) -> Option<u64> {
+        (!self.is_on || self.alone.is_some()).then_some(self.times)
     }
 
     /// Changes the limit now and then.
@@ -258,6 +266,7 @@ impl Changes {
         if self.is_on && alone != self.alone {
             self.end(*now);
             self.alone = alone;
+            self.times += 1;
             *now += 1;
         }
     }
