@@ -40,10 +40,10 @@
 //!
 //! # Why does one request ask when a denial is over?
 //!
-//! Until the next unit is back, one request can be admitted. If all callers of a flood asked at once, the others would be denied, in
-//! each interval of the limit and by each instance: under a limit of 10 a second, eight instances with 64 callers each sent four
-//! calls in place of one. So the first one asks, and the others wait for its answer: for an interval after the denial, if that is at
-//! least 10 ms, and for a quarter of the deadline at most. Faster limits have several units in a round trip.
+//! Units come back one by one. If all callers of a flood asked at once, all but one would be denied, in each interval of the limit
+//! and by each instance: under a limit of 10 a second, eight instances with 64 callers each sent four calls in place of one. So they
+//! ask in turn until one is denied: within an interval after the denial, 100 ms at most, and for a quarter of the deadline at most. That
+//! is so if an interval is at least 10 ms: faster limits have several units in a round trip. A fixed window has all when it begins.
 //!
 //! # Memory
 //!
@@ -60,6 +60,7 @@ use std::{
 };
 
 use crate::{
+    algorithm::Counter,
     charge::{Charge, Fingerprint, mix},
     clock::{self, Timestamp},
     decision::{DeniedBy, PolicyState, Retry, Usage},
@@ -67,7 +68,7 @@ use crate::{
     task::Mutex,
 };
 
-use super::single_flight::{SingleFlight, Turn};
+use super::single_flight::SingleFlight;
 
 /// The denials of one server.
 #[derive(Debug)]
@@ -97,7 +98,7 @@ pub(super) struct Validity(u64);
 pub(super) enum Found {
     /// It is denied.
     Holds(CoveringDenial),
-    /// Its denial was over less than an interval of its limit ago. The number identifies its key.
+    /// Its denial was over less than an interval of its slow limit ago. The number identifies its key.
     JustOver(u64),
     Nothing,
 }
@@ -195,16 +196,16 @@ impl DenialCache {
                     cost: kept.cost.into(),
                 });
             }
-            if now < kept.ask_from + slow_interval(charge) {
+            if now < kept.ask_from + slow_interval(charge, kept.cost) {
                 found = Found::JustOver(check.hash);
             }
         }
         found
     }
 
-    /// Returns whether a request asks for a key whose denial is just over, or waits for another one.
-    pub fn turn(&self, key: u64) -> Turn {
-        self.flights.turn(key)
+    /// Returns who asks for keys whose denials are just over.
+    pub fn flights(&self) -> &Arc<SingleFlight> {
+        &self.flights
     }
 
     /// Keeps the denial of a charge, if others may rely on it. `sent_at` is a time before the call was sent, and `decided_at` the
@@ -245,7 +246,7 @@ impl DenialCache {
             remaining,
         };
         self.insert(KeyCheck::of(charge, validity), kept);
-        let end = kept.ask_from + slow_interval(charge);
+        let end = kept.ask_from + slow_interval(charge, cost);
         self.latest_end.fetch_max(end, Ordering::Relaxed);
     }
 
@@ -389,9 +390,10 @@ impl KeyCheck {
     }
 }
 
-/// Returns whether a denial of this policy may be kept: it changes nothing, and only time or a refund ends it.
+/// Returns whether a denial of this policy may be kept: it changes nothing, and only time or a refund ends it. Under a delayed policy,
+/// a charge may be ahead of the limit while units are leased: what Redis replies to a report shows whether the key is.
 pub(super) fn is_repeatable(policy: &Policy) -> bool {
-    !policy.notes_denied() && !policy.must_be_settled()
+    !policy.notes_denied() && !policy.must_be_settled() && policy.overshoot() == 0
 }
 
 /// Returns whether a request may be denied by what is known of its charges: Redis would charge nothing, and nobody waits for the
@@ -400,11 +402,22 @@ pub(super) fn may_be_denied_here(charge: &Charge<'_>) -> bool {
     !charge.policy().notes_denied() && !charge.is_shadow() && charge.units() > 0
 }
 
-/// Returns the microseconds in which a unit comes back on average; 0 if several do in a round trip.
-fn slow_interval(charge: &Charge<'_>) -> u64 {
+/// Returns the microseconds in which so many units come back on average, 100 ms at most; 0 if they do so more than once in a round
+/// trip, or all together.
+fn slow_interval(charge: &Charge<'_>, cost: u32) -> u64 {
     let counter = charge.policy().counter();
-    let interval = clock::micros(counter.longest_recovery()) / counter.limit().max(1);
-    if interval < SLOW { 0 } else { interval }
+    let all = match counter {
+        Counter::FixedWindow(_) => 0,
+        Counter::SlidingWindow(window) => window.millis() * 1_000,
+        counter => clock::micros(counter.longest_recovery()),
+    };
+    let interval = all / counter.limit().max(1);
+    let interval = interval.saturating_mul(cost.into());
+    if interval < SLOW {
+        0
+    } else {
+        interval.min(LONGEST_TURNS)
+    }
 }
 
 /// For how long a denial is kept at most.
@@ -413,8 +426,10 @@ const LONGEST: Duration = Duration::from_secs(2);
 const LONGEST_IF_REFUNDED: Duration = Duration::from_millis(100);
 /// By how much less than its wait each denial is kept, besides a thousandth.
 const MARGIN: Duration = Duration::from_micros(50);
-/// Microseconds between two units of a slow limit at least.
+/// Microseconds between two requests that a slow limit admits at least.
 const SLOW: u64 = 10_000;
+/// For how many microseconds after a denial requests ask in turn at most.
+const LONGEST_TURNS: u64 = 100_000;
 /// Entries in a set.
 const SET: usize = 4;
 /// The sets.
@@ -422,7 +437,10 @@ const SETS: usize = 4_096;
 
 #[cfg(test)]
 mod tests {
-    use crate::{algorithm::Quota, key::Key};
+    use crate::{
+        algorithm::{Algorithm, Quota, WindowStart},
+        key::Key,
+    };
 
     use super::*;
 
@@ -500,25 +518,31 @@ mod tests {
 
     #[test]
     fn denial_of_a_slow_limit_is_just_over_for_an_interval() {
-        let world = World::new();
-        let charge = world.charge("ada", 1);
-        world.deny(&charge, after(0));
-        // It ends after 1,997.95 ms, and a unit is back each second.
-        for (millis, is_just_over) in [(1_997, false), (1_998, true), (2_997, true), (2_998, false)]
-        {
-            let found = world.cache.find(&charge, world.validity, after(millis));
-            assert_eq!(
-                matches!(found, Found::JustOver(_)),
-                is_just_over,
-                "{millis}"
-            );
-            assert_eq!(world.cache.may_cover(after(millis)), millis < 2_998);
+        let window = |policy: Policy| policy.algorithm(Algorithm::FixedWindow(WindowStart::Clock));
+        for (policy, cost, millis) in [
+            (Policy::new("one", Quota::per_second(1)), 1, 100),
+            (Policy::new("fifty", Quota::per_second(50)), 1, 20),
+            (Policy::new("fast", Quota::per_second(101)), 1, 0),
+            (Policy::new("fast", Quota::per_second(101)), 5, 50),
+            (window(Policy::new("window", Quota::per_second(1))), 1, 0),
+        ] {
+            let world = World::new();
+            let charge = policy.charge(Key::new("ada")).cost(cost);
+            world.deny_for(Duration::from_millis(10), &charge, after(0));
+            // Denials end 60 us early.
+            let is_over = |millis| {
+                let found = world.cache.find(&charge, world.validity, after(millis));
+                assert_eq!(
+                    world.cache.may_cover(after(millis)),
+                    found != Found::Nothing
+                );
+                matches!(found, Found::JustOver(_))
+            };
+            assert!(!is_over(9), "{policy:?}");
+            assert_eq!(is_over(10), millis > 0, "{policy:?}");
+            assert_eq!(is_over(9 + millis), millis > 0, "{policy:?}");
+            assert!(!is_over(10 + millis), "{policy:?}");
         }
-        let fast = Policy::new("user", Quota::per_second(101));
-        let charge = fast.charge(Key::new("ada"));
-        world.deny_for(Duration::from_millis(10), &charge, after(0));
-        let found = world.cache.find(&charge, world.validity, after(10));
-        assert_eq!(found, Found::Nothing);
     }
 
     #[test]

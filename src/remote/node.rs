@@ -3,7 +3,7 @@
 //! ```text
 //! Node::decide
 //!   Guard::before             decides here if the server is unavailable
-//!   DenialCache::get          denies here what the server has denied until later
+//!   DenialCache::find         denies here what the server has denied until later
 //!   Request::decide           keyspace.rs and codec.rs: keys and arguments
 //!   route::submit             to where redirects lead
 //!   batch::submit             sent at once, or queued for a worker; shed while too many wait
@@ -29,7 +29,6 @@ use std::{sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
 use smallvec::SmallVec;
-use tokio::sync::oneshot::Receiver;
 
 use crate::{
     charge::{Charge, Charges, Correction, OwnedCharge, Receipt},
@@ -93,7 +92,7 @@ impl Node {
         self.decide_or_wait(charges, in_parts, true)
     }
 
-    /// Decides on charges. If the denial of one is just over, it may wait for another request that asks for its key.
+    /// Decides on charges. If the denial of one is just over, it may wait for other requests that ask for its key.
     fn decide_or_wait(
         &self,
         charges: &[Charge<'_>],
@@ -107,24 +106,20 @@ impl Node {
         if let Before::Decided(decision) = guard.before(charges, run_number) {
             return decision;
         }
-        let denials = &self.client.denials;
-        let turn = match self.denied_before(guard, charges) {
+        match self.denied_before(guard, charges) {
             DeniedBefore::Denied(denial) => {
                 guard.note_decided(1);
                 return StoreFuture::ready(Ok(denial));
             }
-            DeniedBefore::JustOver(key) => may_wait.then(|| denials.turn(key)),
-            DeniedBefore::Nothing => None,
-        };
+            DeniedBefore::JustOver(key) if may_wait => {
+                return self.decide_in_turn(key, charges, in_parts);
+            }
+            DeniedBefore::JustOver(_) | DeniedBefore::Nothing => {}
+        }
         if let Some(result) = result_at_once(&self.client, charges) {
             let decision = guard.conclude(result, &mut charges.iter().copied());
             return StoreFuture::ready(Ok(decision));
         }
-        let asking = match turn {
-            Some(Turn::Waits(answer)) => return self.decide_after(answer, charges, in_parts),
-            Some(Turn::Asks(asking)) => Some(asking),
-            None => None,
-        };
         let sending = Sending::new(&self.client, charges, Some(run_number));
         let guard = Arc::clone(guard);
         let client = Arc::clone(&self.client);
@@ -132,22 +127,21 @@ impl Node {
         let validity = client.denials.validity();
         // One future serves the whole decision.
         StoreFuture::boxed(async move {
-            let (result, charges, submitted_at) = sending.run(in_parts).await;
+            let (result, charges, sent_at) = sending.run(in_parts).await;
             if let Ok(decision) = &result
                 && !decision.is_allowed()
             {
-                note_denial(&client, &charges, decision, (submitted_at, validity));
+                note_denial(&client, &charges, decision, (sent_at, validity));
             }
-            drop(asking);
             Ok(guard.conclude(result, &mut charges.iter().map(OwnedCharge::borrow)))
         })
     }
 
-    /// Decides once another request has ended that asks for a key, or in a quarter of the deadline.
+    /// Decides as soon as no other request asks for a key, or it is denied, or a quarter of the deadline is over.
     #[cold]
-    fn decide_after(
+    fn decide_in_turn(
         &self,
-        asked: Receiver<()>,
+        key: u64,
         charges: &[Charge<'_>],
         in_parts: DecideInParts,
     ) -> StoreFuture<Decision> {
@@ -155,12 +149,23 @@ impl Node {
         let charges: SmallVec<[OwnedCharge; 1]> = charges.iter().map(Charge::to_owned).collect();
         let time = TimeLeft::of_request(Some(self.client.deadline / 4));
         StoreFuture::boxed(async move {
-            let time = time.restarted();
-            let _ = time.limit(asked).await;
-            let decision = time.ask(|| {
-                let charges: Charges<'_> = charges.iter().map(OwnedCharge::borrow).collect();
-                this.decide_or_wait(&charges, in_parts, false)
-            });
+            let (time, flights) = (time.restarted(), this.client.denials.flights());
+            let borrowed = || -> Charges<'_> { charges.iter().map(OwnedCharge::borrow).collect() };
+            let mut turn = flights.turn(key);
+            while let Turn::Waits(asked) = turn {
+                if time.limit(asked).await.is_none() {
+                    // Whoever asks may never end.
+                    flights.end(key);
+                    break;
+                }
+                let guard = this.guard.as_ref();
+                let before = guard.map(|guard| this.denied_before(guard, &borrowed()));
+                if !matches!(before, Some(DeniedBefore::JustOver(_))) {
+                    break;
+                }
+                turn = flights.turn(key);
+            }
+            let decision = time.ask(|| this.decide_or_wait(&borrowed(), in_parts, false));
             decision.await
         })
     }
@@ -231,7 +236,7 @@ impl Node {
                     is_denied = true;
                     return denial.state(charge, now, decided_at);
                 }
-                Found::JustOver(key) => just_over = Some(key),
+                Found::JustOver(key) => just_over = just_over.or(Some(key)),
                 Found::Nothing => {}
             }
             PolicyState::uncounted(*charge.policy().name(), Outcome::Allowed)
@@ -385,7 +390,7 @@ impl Sending {
         }
     }
 
-    /// Sends the decision, alone or together with others, and reads it from the reply.
+    /// Sends the decision, alone or together with others, and reads it from the reply. Returns besides when it began.
     async fn run(
         self,
         in_parts: DecideInParts,
@@ -400,8 +405,9 @@ impl Sending {
             charges,
             submitted_at,
         } = self;
+        let sent_at = Clock::system().now();
         let takes_slots = charges.iter().any(|charge| takes_slots(&charge.borrow()));
-        let submitted_at = submitted_at.unwrap_or_else(|| Clock::system().now());
+        let submitted_at = submitted_at.unwrap_or(sent_at);
         let reply = if takes_slots {
             slot_guard::submit(&client, request, &charges, submitted_at).await
         } else {
@@ -416,17 +422,17 @@ impl Sending {
             }
             Err(error) => Err(error),
         };
-        (result, charges, submitted_at)
+        (result, charges, sent_at)
     }
 }
 
-/// Keeps the denials in a decision that was submitted at this time.
+/// Keeps the denials in a decision that was sent after this time.
 #[cold]
 fn note_denial(
     client: &Client,
     charges: &[OwnedCharge],
     decision: &Decision,
-    (submitted_at, validity): (Timestamp, Validity),
+    (sent_at, validity): (Timestamp, Validity),
 ) {
     if decision.counted_by() != CountedBy::Shared {
         return;
@@ -435,7 +441,7 @@ fn note_denial(
     // The caller's clock is that of the script too.
     let sent_at = match client.clock {
         Some(_) => decided_at,
-        None => submitted_at,
+        None => sent_at,
     };
     for (charge, state) in charges.iter().zip(decision.states()) {
         let charge = charge.borrow();

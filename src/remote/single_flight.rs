@@ -2,6 +2,8 @@
 //!
 //! When a denial of a slow limit is over, one unit is back, and all callers of a flood come for it. If each asked, the
 //! server would deny all but one, again in each interval of the limit and for each instance.
+//!
+//! A request that has waited for too long ends the flight for all, so one that asks and never ends delays nobody twice.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -17,8 +19,8 @@ pub(super) struct SingleFlight(Mutex<HashMap<u64, Vec<Sender<()>>>>);
 /// The turn of a request.
 pub(super) enum Turn {
     /// It asks, and the others wait until this is dropped.
-    Asks(Asking),
-    /// It waits until this ends, in whatever way.
+    Asks(#[expect(dead_code, reason = "it is dropped")] Asking),
+    /// It waits until this ends, in whatever way, and then takes another turn.
     Waits(Receiver<()>),
 }
 
@@ -43,12 +45,17 @@ impl SingleFlight {
             key,
         })
     }
+
+    /// Ends the wait of all requests of a key.
+    pub fn end(&self, key: u64) {
+        let waiting = self.0.lock().remove(&key);
+        // Once no lock is held, since each wakes a task.
+        drop(waiting);
+    }
 }
 
 impl Drop for Asking {
     fn drop(&mut self) {
-        let waiting = self.flights.0.lock().remove(&self.key);
-        // Once no lock is held, since each wakes a task.
-        drop(waiting);
+        self.flights.end(self.key);
     }
 }

@@ -61,7 +61,7 @@ pub(super) struct Lease {
     last_grant: u64,
     /// Reports in a row that got no units.
     empty_grants: u32,
-    /// Whether three quarters of the limit were free when Redis last replied.
+    /// Whether three quarters of the limit were neither used nor leased when Redis last replied.
     is_far_from_limit: bool,
     /// No units are asked for before, since there were none.
     waits_until: Timestamp,
@@ -357,8 +357,6 @@ impl Lease {
         self.round_trip = now.since(report.sent_at);
         self.low = self.low_at(now);
         self.share.learn(reply.asked, now);
-        let (usage, _) = reply.state.usage_and_retry(counter, 0, reply.decided_at);
-        self.is_far_from_limit = usage.remaining >= counter.limit() / 4 * 3;
         if reply.granted > 0 {
             self.last_grant = reply.granted;
             self.empty_grants = 0;
@@ -371,9 +369,16 @@ impl Lease {
             self.empty_grants += 1;
             let denied_for = reply.denied_for(counter).min(LONGEST_DENIAL);
             self.waits_until = now + wait.min(LONGEST_WAIT).max(denied_for);
+            if !is_movable {
+                // The next window begins.
+                self.waits_until = self.waits_until.min(now + ends_in);
+            }
         }
-        let kept = if report.is_returned { 0 } else { report.kept };
-        Some(reply.leased(kept))
+        let leased = reply.leased(if report.is_returned { 0 } else { report.kept });
+        let (usage, _) = reply.state.usage_and_retry(counter, 0, reply.decided_at);
+        self.is_far_from_limit =
+            usage.remaining.saturating_sub(leased) >= counter.limit().div_ceil(4) * 3;
+        Some(leased)
     }
 
     /// Ends a report that may have reached Redis or not: the units that are left can be spent until their end, but not be reported
