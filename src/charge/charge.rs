@@ -213,6 +213,12 @@ impl OwnedCharge {
             site: self.site,
         }
     }
+
+    /// Moves the charge to another place.
+    #[cfg(feature = "redis")]
+    pub(crate) fn set_site(&mut self, site: Site) {
+        self.site = site;
+    }
 }
 
 // === Site ===

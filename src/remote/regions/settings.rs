@@ -10,7 +10,7 @@ use crate::{
     remote::{builder::RedisStoreBuilder, store::RedisStore},
 };
 
-use super::{home::Home, store::RegionStore};
+use super::{home::Home, pots::Pots, store::RegionStore};
 
 /// Servers in several regions that share limits.
 ///
@@ -138,13 +138,8 @@ impl Regions {
         });
         let homes = homes.collect::<Result<_, Error>>()?;
         let share = share.try_into().unwrap_or(u16::MAX).max(1);
-        Ok(RegionStore::new(
-            here,
-            homes,
-            homes_of_slots,
-            share,
-            self.wait,
-        ))
+        let pots = Pots::new(here, homes, homes_of_slots, share, self.wait);
+        Ok(RegionStore::new(pots))
     }
 
     fn validate(&self) -> Result<(), Error> {

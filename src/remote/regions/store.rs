@@ -13,7 +13,7 @@ use crate::{
     error::{Error, ErrorKind},
     key::Key,
     policy::Policy,
-    remote::{protocol::PotNote, store::RedisStore},
+    remote::protocol::PotNote,
     store::{Store, StoreFuture},
     task::timer::sleep,
 };
@@ -29,15 +29,9 @@ pub(crate) struct RegionStore {
 type OwnedCharges = SmallVec<[OwnedCharge; 2]>;
 
 impl RegionStore {
-    pub(super) fn new(
-        here: RedisStore,
-        homes: Box<[Home]>,
-        homes_of_slots: Box<[u8]>,
-        share: u16,
-        wait: Duration,
-    ) -> Self {
+    pub(super) fn new(pots: Pots) -> Self {
         Self {
-            pots: Arc::new(Pots::new(here, homes, homes_of_slots, share, wait)),
+            pots: Arc::new(pots),
         }
     }
 }
@@ -78,12 +72,12 @@ impl Store for RegionStore {
         let pots = &self.pots;
         let (mut elsewhere, mut others) = (Vec::new(), Vec::new());
         for mut settlement in receipt.into_settlements() {
-            let site = match pots.home_of(settlement.charge().key()) {
+            let key = *settlement.charge().key();
+            let home = pots.home_of(&key);
+            settlement.set_site(match home {
                 Some(_) => Site::Away(Away::default()),
                 None => Site::Home,
-            };
-            settlement.set_site(site);
-            let home = pots.home_of(settlement.charge().key());
+            });
             let home = home.filter(|_| settlement.counted_by() == CountedBy::Shared);
             match (home, settlement.correction()) {
                 (Some(_), Correction::Refund(_)) => {
@@ -145,18 +139,15 @@ async fn decide_away(
     mut charges: OwnedCharges,
 ) -> Result<Decision, Error> {
     let began_at = now();
-    let mut decision = decided.await?;
-    let first = decision.clone();
+    let first = decided.await?;
+    start_reports(pots, &charges, &first);
+    if !is_worth_waiting(&charges, &first) {
+        return Ok(first);
+    }
+    let mut last = first.clone();
     loop {
-        start_reports(pots, &charges, &decision);
-        if decision.is_allowed() || !is_worth_waiting(&charges, &decision) {
-            return Ok(decision);
-        }
-        if is_answered(&charges, (&first, &decision)) {
-            return Ok(decision);
-        }
         let left = (began_at + pots.wait).since(now());
-        let is_silent = is_silent(&charges, (&first, &decision));
+        let is_silent = is_silent(&charges, (&first, &last));
         for charge in &mut charges {
             let borrowed = charge.borrow();
             let (policy, key) = (borrowed.policy(), borrowed.key());
@@ -165,17 +156,18 @@ async fn decide_away(
                 if left.is_zero() && is_silent {
                     away.share = pots.share_of(policy);
                 }
-                *charge = borrowed.at(Site::Away(away)).to_owned();
+                charge.set_site(Site::Away(away));
             }
         }
         if !left.is_zero() {
             sleep(pause(pots, &charges).min(left)).await;
         }
         let borrowed: SmallVec<[Charge<'_>; 2]> = charges.iter().map(OwnedCharge::borrow).collect();
-        decision = pots.here.decide(&borrowed).await?;
-        if left.is_zero() {
-            start_reports(pots, &charges, &decision);
-            return Ok(decision);
+        last = pots.here.decide(&borrowed).await?;
+        start_reports(pots, &charges, &last);
+        let is_over = left.is_zero() || is_answered(&charges, (&first, &last));
+        if is_over || !is_worth_waiting(&charges, &last) {
+            return Ok(last);
         }
     }
 }
@@ -191,6 +183,9 @@ fn start_reports(pots: &Arc<Pots>, charges: &[OwnedCharge], decision: &Decision)
 
 /// Returns whether a request is denied only since units are missing here, of which their homes may have some.
 fn is_worth_waiting(charges: &[OwnedCharge], decision: &Decision) -> bool {
+    if decision.is_allowed() {
+        return false;
+    }
     let missing = notes(charges, decision).filter(|(_, note)| note.is_missing());
     let denials = decision
         .states()
