@@ -20,7 +20,7 @@ local shared = {
   'BUCKET', 'CLOCK_WINDOW', 'FIRST_HIT_WINDOW', 'MONTH_WINDOW', 'POT_REPORT', 'RELEASE_SLOTS', 'RENEW_SLOTS', 'TAKE_SLOTS',
   'UNEVEN_BUCKET',
   -- Constants.
-  'AGAIN', 'EARLIEST', 'EXACT', 'FURTHEST', 'LOG_HEAD', 'NEVER', 'TTL_MARGIN', 'TURN',
+  'AGAIN', 'EARLIEST', 'EXACT', 'FURTHEST', 'LOG_HEAD', 'NEVER', 'REGION_TURN', 'SHORT_TURNS', 'TTL_MARGIN', 'TURN',
   -- Functions.
   'ceil', 'floor', 'include', 'pack_bytes', 'redis_call', 'redis_pcall', 'sub', 'unpack', 'unpack_bytes',
   -- The call, the request and the charge.
@@ -35,8 +35,8 @@ local results = {
   'new1', 'new2', 'new3', 'number_count', 'old1', 'old2', 'old3', 'patches', 'refunded_flag', 'stored', 'ttl_millis',
   'value',
   -- Of leases.
-  'asked', 'before', 'born', 'capacity', 'is_late', 'is_new', 'is_other', 'is_reset', 'kept', 'latest', 'over',
-  'room', 'turn',
+  'asked', 'before', 'born', 'capacity', 'is_late', 'is_new', 'is_other', 'is_reset', 'kept', 'latest', 'over', 'room',
+  'turn', 'turn_micros',
 }
 
 files['lua/*.lua'] = { read_globals = shared, globals = results }

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Words: `even`, `all`, `moves`, `keys`, `cut`, `dies`, `skewed`. Flags: `--seconds 12`, `--limit 10000` (units a second for each
-//! key, and the burst), `--cut 60` (seconds that a region is cut off), `--no-naive`.
+//! key, and the burst), `--warm 2` (seconds before latencies count: 7.5 for `moves`, so that each region has had the key once), `--cut 60` (seconds that a region is cut off), `--no-naive`.
 //!
 //! # Method
 //!
@@ -17,7 +17,7 @@
 //! *Worst span* is by how much a span of whole milliseconds exceeds `burst + rate * t` over all regions, in percent of the burst; the
 //! clock of the process is good for about 0.5 %. *Unused* is what was asked for and not admitted, although one bucket over all
 //! regions would have admitted it, in percent of the limit. The latency is that of decisions away from the home, and at it,
-//! after 2 s.
+//! after `--warm`.
 //! *Calls* are those over the long way, of all regions.
 //!
 //! The naive way beside it: each region counts alone, and learns every 10 s how many the others have admitted. Its limit is what they
@@ -112,9 +112,6 @@ impl Row {
     }
 }
 
-/// Latencies count from then on.
-const WARM: Duration = Duration::from_secs(2);
-
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
 /// Returns the round trip between two regions.
@@ -124,7 +121,8 @@ fn distance(one: usize, other: usize) -> Duration {
 }
 
 fn main() {
-    let arguments = Arguments::of_process(&["--seconds", "--limit", "--cut", "--no-naive"]);
+    let arguments =
+        Arguments::of_process(&["--seconds", "--warm", "--limit", "--cut", "--no-naive"]);
     println!(
         "| load | way | admitted, of the limit | at a, b, c | worst span, % | unused, % | away: p50 / p99 / p99.9 ms | at home | calls a second |"
     );
@@ -148,6 +146,8 @@ fn main() {
 struct World {
     started: Instant,
     ends: Duration,
+    /// Latencies count from then on.
+    warm: Duration,
     limit: f64,
     /// Units that the watched key was asked for in each millisecond, and those that were admitted.
     asked: Vec<AtomicU32>,
@@ -182,6 +182,7 @@ fn measure(arguments: &Arguments, row: &Row, is_naive: bool) {
     let world = Arc::new(World {
         started: Instant::now() + Duration::from_millis(300),
         ends,
+        warm: arguments.seconds("--warm", 2.0),
         limit: arguments.value("--limit", 10_000.0),
         asked: counts(),
         admitted: counts(),
@@ -286,7 +287,7 @@ async fn ask(
             running.set(running.get() + 1);
             tokio::task::spawn_local(async move {
                 let is_allowed = decided.await.expect("a decision").is_allowed();
-                if now - world.started > WARM {
+                if now - world.started > world.warm {
                     histograms.borrow_mut()[usize::from(is_home)].record(now.elapsed());
                 }
                 world.note(region, asked_at, is_allowed);

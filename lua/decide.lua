@@ -103,6 +103,11 @@ local NEVER = 2 ^ 55
 -- Microseconds of a turn. Units that are leased in one turn come back, or count as spent, at the end of the next.
 local TURN = 1000000
 
+-- Those of a turn of a key whose units other regions lease: the way to them is long. These turns have numbers below
+-- SHORT_TURNS until the year 2128, and those of a second have had higher ones since 2001.
+local REGION_TURN = 5000000
+local SHORT_TURNS = 10 ^ 9
+
 -- Products below this are exact in a double, with room for an addition.
 local EXACT = 2 ^ 52
 
@@ -215,14 +220,15 @@ while argument <= last_argument do
     --                     uncounted_ttl       was changed, and its TTL
     --                     uncounted_commands  run if the charge is not counted
     --   failure         the error of the first command that the server refused
-    -- If units were leased, it sets `born` to `over` as in lua/lease.lua. With a report, it also sets
+    -- If units were leased, it sets `born` to `over` as in lua/lease.lua, and `turn_micros`, or nil for a second.
+    -- With a report, it also sets
     --   room, capacity  the units that fit besides those that are charged, and the most units
     --   is_new          whether nothing was charged or leased before
     --   is_other        whether the state is that of another quota
     local stored, is_ours, argument_count, value, patches, ttl_millis, extra, more, new1, new2, new3
     local has_room, number_count, refunded_flag = false, 1, 0
     local old1, old2, old3 = 0, 0, 0
-    local born, turn, before, latest, asked, over
+    local born, turn, before, latest, asked, over, turn_micros
     local kept, is_late, is_new, is_other, is_reset, room, capacity
     -- Whether a denial is no offence of the caller: units may be on their way.
     local is_unsure

@@ -13,8 +13,9 @@
 --          want     4  the most units to lease
 --          share    2  the part of what is free, in 1/1024
 --          back     4  units that were spent and refunded, or held and not spent, since the last report
---          purpose  1  0, or 1 to give back the units that are left, or 2 to reset the key: leased units stay charged;
---                      or 3 for all of a region: half of what is free, and even single units; all of it, if needed
+--          purpose  1  0, or 1 to give back the units that are left, but for `need`; or 2 to reset the key: leased
+--                      units stay charged; or 3 for all of a region: half of what is free, and even single units; all
+--                      of it, if needed. Its turns are longer
 --          over     2  by how much units that are charged and leased may exceed the limit while some are leased, in
 --                      1/1000 of it
 --          need     4  units that requests wait for, to be leased if they are free, even if fewer than 4
@@ -30,23 +31,26 @@
 --
 --          born    ms modulo 2^32, when the key was first leased, or its window: reports for a state that was lost, and
 --                  for another window, are ignored
---          turn    number of the latest turn. Each lasts a second
+--          turn    number of the latest turn. Each lasts a second, or 5 s if regions lease units of the key
 --          before  units that were leased in the turn before it: they end, and count as spent, when `turn` ends
 --          latest  units that were leased in `turn`: they end a turn later. All units of a window end with it
 --          asked   units that all instances were asked for, modulo 2^32
 --          over    as in the latest report, for charges that report nothing
 --
 -- Example: 10 a second and 100 at once, so an interval of 100 ms. An instance wants 30 units, and gets its half of a
--- quarter of what is free. It reports 5 as spent and keeps 7, and reports these too late. Then requests wait for 3
--- units. The numbers of a report are joined by commas. Times with a `+` are us after 1700000000000000.
+-- quarter of what is free. It reports 5 as spent and keeps 7, and reports these too late. Then requests of a region
+-- wait for 3 units. It spends 1, and gives back 1 of the 2 that are left. The numbers of a report are joined by commas.
+-- Times with a `+` are us after 1700000000000000.
 --   at +0       '&' 0,0,0,0,3,30,512,0,0,0,0 'lAAAA' 0 10000000 1 100000
 --     -> +0 0 0 24 0 1700000000 3487918080 3
 --   at +500000  '&' 5,7,1700000000,3487918080,5,0,512,0,0,0,0 'lAAAA' 0 10000000 1 100000
 --     -> +1000000 0 0 0 0 1700000000 3487918080 8
 --   at +2000000 '&' 3,4,1700000000,3487918080,0,0,512,0,0,0,0 'lAAAA' 0 10000000 1 100000
 --     -> +2700000 0 0 1 0 1700000002 3487918080 8
---   at +2000000 '&' 0,0,0,0,3,0,512,0,0,0,3 'lAAAA' 0 10000000 1 100000
---     -> +2700000 0 0 6 0 1700000002 3487918080 11
+--   at +2000000 '&' 0,0,0,0,3,0,512,0,3,0,3 'lAAAA' 0 10000000 1 100000
+--     -> +2700000 0 0 6 0 340000000 3487918080 11
+--   at +3000000 '&' 1,2,340000000,3487918080,1,0,512,0,1,0,1 'lAAAA' 0 10000000 1 100000
+--     -> +3100000 0 0 0 0 340000000 3487918080 12
 --
 -- Example: 100 units in each minute by the clock. An instance gets 25 units 2 s before a window ends. It reports 5 as
 -- spent and keeps 20. Its next report is for a window that has ended.
@@ -82,7 +86,9 @@ if value then
   overdraft = overdraft < 2 ^ 30 and overdraft or 2 ^ 30
   local limit = purpose == 3 and 2 ^ 31 or most
   local grantable = (room < limit and room or limit) + overdraft - leased_before
-  granted = floor((room - leased_before) * share / (1024 * part))
+  -- A region gets its part of all that is free: of a few units, one more than a part that is not whole.
+  granted = (room - leased_before) * share / 1024
+  granted = purpose == 3 and ceil(granted) or floor(granted / 4)
   granted = granted < most - leased_before and granted or most - leased_before
   if overshoot > 0 then
     -- A sixteenth is left for requests that need units.

@@ -12,9 +12,17 @@
 --
 -- Example: in lua/lease.lua
 
-local this_turn = floor(now / TURN)
 local spent, left, reported_turn, reported_born = unpack_bytes('>I4I4I4I4', report)
 local purpose = unpack_bytes('>I1', report, 31)
+if purpose == 3 then
+  if born and turn >= SHORT_TURNS then
+    -- The first report of a region. Units that instances had before end later here: reports of them come too late.
+    turn = floor(turn * TURN / REGION_TURN)
+  end
+  turn_micros = REGION_TURN
+end
+turn_micros = turn_micros or TURN
+local this_turn = floor(now / turn_micros)
 is_reset = purpose == 2
 is_other = is_other and not is_reset
 is_late = is_other
@@ -33,5 +41,9 @@ if reported > 0 then
   end
 end
 kept = (purpose == 0 or purpose == 3) and left or 0
+if purpose == 1 then
+  local stays = unpack_bytes('>I4', report, 34)
+  kept = left < stays and left or stays
+end
 latest = latest + kept
 cost, is_forced = spent, true

@@ -11,21 +11,22 @@
 --                  1000 everything; AGAIN more for a request that has asked before
 --        POT_REPORT
 --          report  packed, each number big-endian:
---            step       1  1 begins a report; 2 begins one if nobody asked for `idle`, and gives back what is left. The
---                          rest end the report that began at `at`: 3 by its reply, 4 by a reply that it came too late,
---                          5 without a reply, 6 because it was not sent
+--            step       1  1 begins a report; 2 begins one if nobody asked for `idle`, and gives back what is left but
+--                          for a reserve. The rest end the report that began at `at`: 3 by its reply, 4 by a reply that
+--                          it came too late, 5 without a reply, 6 because it was not sent
 --            at         7  us: when it began. 0 for 1 and 2
 --            idle       7  us: for 2, as above; for 3 to 6, how long the next report waits
---            granted    4  units that are leased now
+--            granted    4  units that are leased now; for 2, those that stay if the key was asked for within a turn
 --            lasts      7  us after `at` until they end
 --            turn       4  as in lua/lease.lua
 --            born       4  as in lua/lease.lua
 --            tat        7  us: the TAT at the home, by this server's clock
 --            elsewhere  4  units leased to others
---            low        4  the next report begins when so few units are left
+--            low        4  the next report begins when so few units are left; 2^32 - 1 after units were given back
 --            dry        7  us that requests are denied at once, and do not wait for units: the home had too few
 --            share      2  this region's part of all requests, in 1/1024
 --            asked      4  units that all regions were asked for, modulo 2^32
+--            rate       4  units a second that this region was asked for
 --            paid       4  units admitted without the home, which are charged there now
 --            told       4  units refunded here, which are noted at the home now
 --            refunded   7  us: the key's total of refunds at the home
@@ -38,10 +39,11 @@
 --          8  the last report has failed
 --         16  times the number of reports that began, modulo 4096
 --        POT_REPORT: 1 if a report began, else 0; units spent since the last report; units left; turn; born; units
---          asked for since the last report; units among them that were not there; us since the last report began; units
---          admitted without the home; since when in us; `share` and `asked` of the last reply; units that were refunded
---          here since the last report
--- State  116 bytes, each number as above; us by this server's clock:
+--          asked for since the last report; units among them that were not there; us since the last report began, or 0
+--          if there was none or it gave units back; units admitted without the home; since when in us; `share` and
+--          `asked` of the last reply; units that were refunded here since the last report; `rate`; units that stay; for
+--          2 if no report began, us until one may
+-- State  120 bytes, each number as above; us by this server's clock:
 --
 --          0      7     14      21      28          35           42         49     53      57         61       65
 --          +------+-----+-------+-------+-----------+------------+----------+------+-------+----------+--------+--
@@ -53,10 +55,10 @@
 --          .. | asked | turn | born | elsewhere | low | owed | all asked | back | ..
 --          ---+-------+------+------+-----------+-----+------+-----------+------+--
 --
---             97       99      101        108         115        116
---          ---+--------+-------+----------+-----------+----------+
---          .. | number | share | refunded | dry until | failures |
---          ---+--------+-------+----------+-----------+----------+
+--             97       99      101        108         115    119        120
+--          ---+--------+-------+----------+-----------+------+----------+
+--          .. | number | share | refunded | dry until | rate | failures |
+--          ---+--------+-------+----------+-----------+------+----------+
 --
 --          reported  of the units spent, those that the report under way has; `waits` is 2^55 while one is under way
 --          missed    of the units asked for since the last report, those that were not there
@@ -71,22 +73,22 @@
 --   at +2000000  'p' 1 60000000 1 6000000 250 -> denied, TAT +68001000, 32769, 0: a quarter of 10 is 2.5
 --   at +16000000 'p' 1 60000000 1 6000000 250 -> fits, TAT +16000000, 32773, 0: one comes back in 24 s
 
-argument_count, number_count = kind == POT_REPORT and 1 or 5, kind == POT_REPORT and 13 or 3
+argument_count, number_count = kind == POT_REPORT and 1 or 5, kind == POT_REPORT and 16 or 3
 stored = redis_pcall('GET', key)
-is_ours = not stored or #stored == 116
+is_ours = not stored or #stored == 120
 local ends, tat, began, waits, share_tat, owed_since, asked_at = 0, 0, 0, 0, 0, 0, 0
 local left, spent, reported, missed = 0, 0, 0, 0
-local elsewhere, low, owed, all_asked, back, part, refunded, dry_until, failures = 0, 0, 0, 0, 0, 0, 0, 0, 0
+local elsewhere, low, owed, all_asked, back, part, refunded, dry_until, rate, failures = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
 -- Not that of a state that has expired, so that no refund of before is made here.
 local number = floor(now / 1000) % 4096
 asked, turn, born = 0, 0, 0
 if stored and is_ours then
   ends, tat, began, waits, share_tat, owed_since, asked_at, left, spent, reported, missed, asked, turn, born, elsewhere,
-    low, owed, all_asked, back, number, part, refunded, dry_until,
-    failures = unpack_bytes('>I7I7I7I7I7I7I7I4I4I4I4I4I4I4I4I4I4I4I4I2I2I7I7I1', stored)
+    low, owed, all_asked, back, number, part, refunded, dry_until, rate,
+    failures = unpack_bytes('>I7I7I7I7I7I7I7I4I4I4I4I4I4I4I4I4I4I4I4I2I2I7I7I4I1', stored)
   is_ours = ends <= now + FURTHEST and tat <= now + FURTHEST
 end
-local was_set_back = began > now or ends > now + 2 * TURN
+local was_set_back = began > now or ends > now + 2 * REGION_TURN
 if (now >= ends or was_set_back) and left + spent > 0 then
   -- At the home, they count as spent now.
   left, spent, reported, number = 0, 0, 0, (number + 1) % 4096
@@ -95,26 +97,38 @@ if was_set_back then
   ends, began, waits, dry_until = 0, 0, 0, 0
 end
 if waits == NEVER and now > began + 2 * TURN then
-  -- Whoever made the report has gone. What it had has ended.
-  waits = 0
+  -- Whoever made the report has gone. It ends as without a reply.
+  waits, spent, reported, turn, born, number = 0, 0, 0, 0, 0, (number + 1) % 4096
 end
 
 if kind == POT_REPORT then
-  more = { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+  more = { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 end
 local is_written, life = false, 0
 if is_ours and kind == POT_REPORT then
   has_room = true
   local step, at, idle, granted, lasts, new_turn, new_born, new_tat, new_elsewhere, new_low, dry, new_part, new_asked
-  local paid, told, new_refunded
+  local new_rate, paid, told, new_refunded
   step, at, idle, granted, lasts, new_turn, new_born, new_tat, new_elsewhere, new_low, dry, new_part, new_asked,
-    paid, told, new_refunded, life = unpack_bytes('>I1I7I7I4I7I4I4I7I4I4I7I2I4I4I4I7I7', ARGV[argument + 1])
-  if step <= 2 and waits <= now and (step == 1 or asked_at + idle <= now and left > 0) then
+    new_rate, paid, told, new_refunded, life =
+    unpack_bytes('>I1I7I7I4I7I4I4I7I4I4I7I2I4I4I4I4I7I7', ARGV[argument + 1])
+  local stays, due_at = left, 0
+  if step == 2 then
+    local reserve = asked_at + REGION_TURN > now and granted or 0
+    stays = left < reserve and left or reserve
+    due_at = asked_at + idle
+    if left == stays and left > 0 and due_at < ends - TURN then
+      -- Nothing is to be given back, but to be moved to the next turn.
+      due_at = ends - TURN
+    end
+  end
+  if step <= 2 and waits <= now and (step == 1 or due_at <= now and left > 0) then
     is_written = true
-    more = { turn, born, asked, missed, began > 0 and now - began or 0, owed, owed_since, part, all_asked, back }
+    local since = began > 0 and low < 2 ^ 32 - 1 and now - began or 0
+    more = { turn, born, asked, missed, since, owed, owed_since, part, all_asked, back, rate, stays, 0 }
     old1, old2, old3 = 1, spent, left
     began, waits, reported, asked, missed, number = now, NEVER, spent, 0, 0, (number + 1) % 4096
-    left = step == 1 and left or 0
+    left = stays
   elseif step > 2 and waits == NEVER and at == began then
     is_written = true
     waits = now + idle
@@ -126,7 +140,7 @@ if is_ours and kind == POT_REPORT then
       end
       left = left + granted < 2 ^ 32 and left + granted or 2 ^ 32 - 1
       ends, turn, born, tat, elsewhere, failures = at + lasts, new_turn, new_born, new_tat, new_elsewhere, 0
-      low, part, all_asked, refunded, dry_until = new_low, new_part, new_asked, new_refunded, now + dry
+      low, part, all_asked, rate, refunded, dry_until = new_low, new_part, new_asked, new_rate, new_refunded, now + dry
       back = back > told and back - told or 0
     else
       failures = failures < 255 and failures + 1 or 255
@@ -141,7 +155,8 @@ if is_ours and kind == POT_REPORT then
   end
   if old1 == 0 then
     old2, old3 = spent, left
-    more = { turn, born, asked, missed, 0, owed, owed_since, part, all_asked, back }
+    local due_in = due_at > now and due_at - now or 0
+    more = { turn, born, asked, missed, 0, owed, owed_since, part, all_asked, back, rate, stays, due_in }
   end
   new1, new2, new3 = old1, old2, old3
 elseif is_ours then
@@ -216,7 +231,7 @@ elseif is_ours then
     shown = with_others > least and with_others or least
   end
   if not is_due then
-    local is_low = born > 0 and (left <= low and low > 0 or left > 0 and ends - now < TURN / 2)
+    local is_low = born > 0 and (left <= low and low > 0 or left > 0 and ends - now < TURN)
     is_due = waits <= now and cost > 0 and (not has_room or owed > 0 or is_low)
     is_due = is_due and 1 or 0
   end
@@ -230,9 +245,9 @@ if is_written then
   local last = ends > tat and ends or tat
   last = (last > share_tat and last or share_tat) + (owed > 0 and life or 0)
   last = last > now + 4 * TURN and last or now + 4 * TURN
-  local state = pack_bytes('>I7I7I7I7I7I7I7I4I4I4I4I4I4I4I4I4I4I4I4I2I2I7I7I1', ends, tat, began, waits, share_tat,
+  local state = pack_bytes('>I7I7I7I7I7I7I7I4I4I4I4I4I4I4I4I4I4I4I4I2I2I7I7I4I1', ends, tat, began, waits, share_tat,
     owed_since, asked_at, left, spent, reported, missed, asked, turn, born, elsewhere, low, owed, all_asked, back,
-    number, part, refunded, dry_until, failures)
+    number, part, refunded, dry_until, rate, failures)
   ttl_millis = ceil((last - now) / 1000) + TTL_MARGIN
   if has_room then
     value = state

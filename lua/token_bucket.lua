@@ -65,6 +65,8 @@ if stored and is_ours then
     tat = unpack_bytes('>I7', stored)
     refunded = length == 40 and unpack_bytes('>I7', stored, 12) or 0
     leases = sub(stored, -22)
+    born, turn, before, latest, asked, over = unpack_bytes('>I4I4I4I4I4I2', leases)
+    turn_micros = turn < SHORT_TURNS and REGION_TURN or TURN
   end
   is_ours = tat >= EARLIEST and tat <= now + FURTHEST and refunded < EXACT
   if is_ours and tat > now and sub(stored, 8, 11) ~= quota_tag then
@@ -83,7 +85,7 @@ if stored and is_ours then
         rescaled, life = rescaled .. pack_bytes('>I7', refunded), span > life and span or life
       end
       if leases then
-        local ends = (unpack_bytes('>I4', leases, 5) + 2) * TURN
+        local ends = (turn + 2) * turn_micros
         rescaled, life = rescaled .. leases, (tat > ends and tat or ends) - now + 2 * span
       end
       extra = { uncounted_value = rescaled, uncounted_ttl = ceil(life / 1000) + TTL_MARGIN }
@@ -92,7 +94,6 @@ if stored and is_ours then
 end
 
 if leases and is_ours then
-  born, turn, before, latest, asked, over = unpack_bytes('>I4I4I4I4I4I2', leases)
   leases_life = 2 * span
   if (cost > 0 or kind == UNEVEN_BUCKET) and not refund_at and not merge_from and not is_forced then
     -- An increment is that of one unit, or of a policy that is not leased: then all leases take a quarter of the span.
@@ -115,8 +116,8 @@ if leases and is_ours then
     end
     leases = pack_bytes('>I4I4I4I4I4I2', born, turn, before, latest, asked, over)
   end
-  leases_end = (turn + 2) * TURN
-  if before + latest == 0 and leases_end + TURN < now and tat <= now + span then
+  leases_end = (turn + 2) * turn_micros
+  if before + latest == 0 and leases_end + turn_micros < now and tat <= now + span then
     -- Nothing was leased for two turns, so the number of requests is of no use; nor is the key ahead of its limit.
     leases = nil
   end
@@ -136,7 +137,7 @@ if report and is_ours then
     refunded = (refunded + floor(back / units) * micros + ceil(back % units * micros / units)) % EXACT
   end
   -- lua/lease.lua stores the leases.
-  free_turns, leases, leases_end, leases_life = '', '', (turn + 2) * TURN, 2 * span
+  free_turns, leases, leases_end, leases_life = '', '', (turn + 2) * turn_micros, 2 * span
 end
 
 if is_ours and refund_at then

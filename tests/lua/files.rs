@@ -458,7 +458,7 @@ fn worked_example_of_a_lease_is_true() {
         Some((given, expected))
     });
     let steps: Vec<_> = steps.collect();
-    assert_eq!(steps.len(), 10);
+    assert_eq!(steps.len(), 11);
     for (given, expected) in steps {
         let words: Vec<&str> = given.split_whitespace().collect();
         let [time, mark, report, charge @ ..] = words.as_slice() else {

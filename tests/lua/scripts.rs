@@ -639,14 +639,14 @@ fn report_on_a_foreign_value_leaves_the_others_of_its_call_alone() {
     let server = Server::start();
     let bucket = &BRANCHES[0];
     let good = [&[1], &bucket.reply()[..]].concat();
-    let (lease, step) = ("\0".repeat(37), format!("\u{1}{}", "\0".repeat(83)));
+    let (lease, step) = ("\0".repeat(37), format!("\u{1}{}", "\0".repeat(87)));
     let leased = BRANCHES
         .iter()
         .filter(|branch| "wlfoms".contains(branch.letter()));
     let mut reports: Vec<(Vec<&str>, usize)> = leased
         .map(|branch| ([&["&", lease.as_str()], &peek(branch)[..]].concat(), 8))
         .collect();
-    reports.push((vec!["r", &step], 13));
+    reports.push((vec!["r", &step], 16));
     for (report, numbers) in reports {
         server.command(&["FLUSHALL"]);
         server.command(&["RPUSH", "k:{a}:foreign", "a list"]);
@@ -948,5 +948,5 @@ async fn server_counts_by_its_own_time() {
 const RULES_HASH: &str = "32d1270a0dd051bd5567f52ff8941d9f197a7b3b";
 const TOP_KEYS_HASH: &str = "7c7309fe2a061ec89397311d906f02786ea074d2";
 const BLOCKS_HASH: &str = "24ca7bccd1aab16c1819923145ba9f430f776509";
-const DECIDE_HASH: &str = "585a7bca37a15413ed2ece01f8031982329c4455";
+const DECIDE_HASH: &str = "f52efdeeb25097f7534ca35f80d874fffa4efd83";
 const MEMBERS_HASH: &str = "de2f63bcf3e823d2fa58ac09c74e6a1d0ffcf68a";

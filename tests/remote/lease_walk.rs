@@ -155,11 +155,11 @@ impl walks::Walk for Walk {
     type Rules = (Fault, Kind);
 
     fn script((fault, _): Self::Rules) -> String {
-        let leases = "leases = sub(stored, -22)";
+        let turns = "turn_micros = turn < SHORT_TURNS and REGION_TURN or TURN";
         match fault {
             Fault::ChangeForgetsLeases => {
                 let forget = "if sub(stored, 8, 11) ~= quota_tag then leases = nil end";
-                walks::script_with(leases, &format!("{leases} {forget}"))
+                walks::script_with(turns, &format!("{turns} {forget}"))
             }
             _ => Script::DECIDE.source().to_owned(),
         }
@@ -221,7 +221,8 @@ impl walks::Walk for Walk {
             let limits = limits.chain(self.messages.iter().map(|message| message.limit));
             self.changes.note(limits, &mut self.now);
             let limit = &self.changes.limits[0];
-            let until = self.now + walks::pause(&mut self.random, limit, self.now, self.state[0]);
+            let until =
+                self.now + walks::pause(&mut self.random, limit, self.now, (SECOND, self.state[0]));
             let due = self.messages.iter().enumerate();
             let due = due.filter(|(_, message)| message.due_at <= until);
             let first = due.min_by_key(|(_, message)| message.due_at);

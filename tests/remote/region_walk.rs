@@ -182,21 +182,23 @@ struct Walk {
     owes_others: bool,
 }
 
+/// That of a key which regions lease.
+const TURN: u64 = 5 * SECOND;
 const HOME: usize = 9;
 
 impl walks::Walk for Walk {
     type Rules = Fault;
 
     fn script(fault: Fault) -> String {
-        let leases = "leases = sub(stored, -22)";
+        let turns = "turn_micros = turn < SHORT_TURNS and REGION_TURN or TURN";
         match fault {
             Fault::ChangeForgetsLeases => {
                 let forget = "if sub(stored, 8, 11) ~= quota_tag then leases = nil end";
-                walks::script_with(leases, &format!("{leases} {forget}"))
+                walks::script_with(turns, &format!("{turns} {forget}"))
             }
             Fault::OwedIsForgotten => walks::script_with("owed > paid and owed - paid or 0", "0"),
             Fault::SpendAfterSetBack => {
-                walks::script_with("began > now or ends > now + 2 * TURN", "false")
+                walks::script_with("began > now or ends > now + 2 * REGION_TURN", "false")
             }
             _ => Script::DECIDE.source().to_owned(),
         }
@@ -263,7 +265,7 @@ impl walks::Walk for Walk {
             self.changes.note(limits, &mut self.now);
             let limit = &self.changes.limits[0];
             let full_at = self.tat + self.home_is_behind;
-            let until = self.now + walks::pause(&mut self.random, limit, self.now, full_at);
+            let until = self.now + walks::pause(&mut self.random, limit, self.now, (TURN, full_at));
             let due = self.messages.iter().enumerate();
             let due = due.filter(|(_, message)| message.due_at <= until);
             let first = due.min_by_key(|(_, message)| message.due_at);
@@ -530,12 +532,7 @@ impl Walk {
         if is_forced {
             arguments.insert(0, b"+".to_vec());
         }
-        let late = if self.fault == Fault::SpendPastTheEnd {
-            SECOND
-        } else {
-            0
-        };
-        Command::Call(self.key(region), self.time_at(region) - late, arguments)
+        self.at_region(region, arguments)
     }
 
     /// Notes units that were admitted in a region, by the token and the TAT in the reply.
@@ -601,8 +598,9 @@ impl Walk {
 
     fn begin(&mut self, region: usize, gives_back: bool) -> Command {
         self.waiting = Waiting::Begin { region, gives_back };
-        let gives_back = gives_back && self.fault != Fault::SpendWhatWasGivenBack;
-        let step = RegionTrial::first_step(gives_back);
+        let units = self.changes.limits[self.regions[region].limit].units();
+        let reserve = self.random.below(4) * self.random.below(units / 2 + 1);
+        let step = RegionTrial::first_step(gives_back, reserve);
         self.at_region(region, vec![b"r".to_vec(), step])
     }
 
@@ -737,6 +735,10 @@ impl Walk {
         report.was_sent = true;
         let of = &self.changes.limits[limit];
         let mut bytes = report.trial.to_bytes(of.overshoot);
+        if self.fault == Fault::SpendWhatWasGivenBack && bytes[30] == 1 {
+            // The reserve too.
+            bytes[33..].fill(0);
+        }
         // As if it were alone and busy.
         let want = u32::try_from(self.random.below(of.units() + 4));
         if self.random.below(2) == 0 && bytes[30] == 3 {
@@ -761,7 +763,11 @@ impl Walk {
                 let ahead = decided_at.wrapping_sub(now.as_micros()).cast_signed();
                 self.regions[index].ahead = Some(ahead);
                 let decided_at = Timestamp::from_micros(decided_at);
-                trial.replied(&self.bucket(limit), decided_at, numbers, paid)
+                let mut step = trial.replied(&self.bucket(limit), decided_at, numbers, paid);
+                if self.fault == Fault::SpendPastTheEnd {
+                    lengthen(&mut step);
+                }
+                step
             }
             None => trial.failed(report.was_sent, paid),
         };
@@ -810,6 +816,15 @@ impl Walk {
             self.post(index, spent.limit, Step::Refund(arguments));
         }
     }
+}
+
+/// Lets units end a second later, by the end of a report.
+fn lengthen(step: &mut [u8]) {
+    let lasts = &mut step[19..26];
+    let micros = lasts
+        .iter()
+        .fold(0, |micros, byte| micros << 8 | u64::from(*byte));
+    lasts.copy_from_slice(&(micros + SECOND).to_be_bytes()[1..]);
 }
 
 #[test]

@@ -234,7 +234,7 @@ fn step(server: &Server, millis: u64, arguments: Vec<Vec<u8>>) -> Vec<u64> {
 
 /// Begins a report of a region whose limit is 10 units a second.
 fn begin(server: &Server, millis: u64, bucket: &TokenBucket) -> RegionTrial {
-    let first = vec![b"r".to_vec(), RegionTrial::first_step(false)];
+    let first = vec![b"r".to_vec(), RegionTrial::first_step(false, 0)];
     let reply = step(server, millis, first);
     let numbers = reply[3..].try_into().expect("the reply to a step");
     let at = Timestamp::from_micros(reply[0]);

@@ -182,10 +182,15 @@ impl Clock {
 }
 
 /// Returns how long nothing happens: mostly nothing, or until just before or after a turn ends, or a window, or a debt.
-pub(super) fn pause(random: &mut Random, limit: &Limit, now: u64, ends_at: u64) -> u64 {
+pub(super) fn pause(
+    random: &mut Random,
+    limit: &Limit,
+    now: u64,
+    (turn, ends_at): (u64, u64),
+) -> u64 {
     let span = limit.span();
     let interval = span / limit.units();
-    let to_turn = SECOND - now % SECOND;
+    let to_turn = turn - now % turn;
     let to_end = match ends_at.checked_sub(now) {
         Some(left) if left > 0 => left,
         _ => span,
@@ -197,7 +202,7 @@ pub(super) fn pause(random: &mut Random, limit: &Limit, now: u64, ends_at: u64) 
         33 => random.below(3 * span),
         34 => to_turn.saturating_sub(random.below(5_000)),
         35 => to_turn + random.below(5_000),
-        36 => random.below(5 * SECOND / 2),
+        36 => random.below(5 * turn / 2),
         37 => to_end.saturating_sub(random.below(5_000)),
         38 => to_end + random.below(5_000),
         _ => random.below(interval + 1),

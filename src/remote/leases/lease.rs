@@ -22,8 +22,10 @@ use std::{
 
 use crate::{
     algorithm::{Counter, RefundToken},
-    clock::{self, Timestamp},
-    remote::protocol::{KeyState, LEAST_UNITS, LeaseId, LeaseReply, LeaseReport, Purpose},
+    clock::Timestamp,
+    remote::protocol::{
+        GUARD, KeyState, LEAST_UNITS, LONGEST_PAUSE, LeaseId, LeaseReply, LeaseReport, Purpose,
+    },
     store::KeyLease,
 };
 
@@ -256,7 +258,7 @@ impl Lease {
 
     /// Notes that waiting for a report was in vain: nobody does for a while, or until another one has succeeded.
     pub fn note_vain_wait(&mut self, now: Timestamp) {
-        self.no_waits_until = now + LONGEST_WAIT;
+        self.no_waits_until = now + LONGEST_PAUSE;
     }
 
     /// Begins a report to Redis. `needed` units are waited for, and `instances` is the number of those that may ask for units.
@@ -343,10 +345,9 @@ impl Lease {
         self.id = reply.lease;
         self.units += reply.granted;
         let offset = reply.decided_at.as_micros().cast_signed() - now.as_micros().cast_signed();
-        let (ends_at, is_movable) = reply.ends_at(counter);
-        let ends_in = ends_at.since(reply.decided_at);
+        let (lasts, is_movable) = reply.lasts(counter);
         self.is_movable = is_movable;
-        self.ends_at = report.sent_at + ends_in.saturating_sub(GUARD);
+        self.ends_at = report.sent_at + lasts;
         self.known = Some(KnownState {
             state: reply.state,
             leased_elsewhere: reply.leased_elsewhere,
@@ -361,17 +362,12 @@ impl Lease {
             self.last_grant = reply.granted;
             self.empty_grants = 0;
         } else if report.wants_units {
-            // Until two units are back on average, and twice as long each time: at its limit, a key has none to lease, and reports
-            // cost more than charges. If it is there without leased units, not before that is over.
-            let all = clock::micros(counter.longest_recovery());
-            let interval = Duration::from_micros(2 * all / counter.limit().max(1));
-            let wait = interval.max(SHORTEST_WAIT) * (1 << self.empty_grants.min(MOST_DOUBLINGS));
+            // Longer each time: at its limit, a key has none to lease, and reports cost more than charges.
+            self.waits_until = now + reply.pause(counter, self.empty_grants);
             self.empty_grants += 1;
-            let denied_for = reply.denied_for(counter).min(LONGEST_DENIAL);
-            self.waits_until = now + wait.min(LONGEST_WAIT).max(denied_for);
             if !is_movable {
                 // The next window begins.
-                self.waits_until = self.waits_until.min(now + ends_in);
+                self.waits_until = self.waits_until.min(now + lasts);
             }
         }
         let leased = reply.leased(if report.is_returned { 0 } else { report.kept });
@@ -409,7 +405,7 @@ impl Lease {
 
     fn note_failure(&mut self, now: Timestamp) {
         self.note_vain_wait(now);
-        self.waits_until = now + LONGEST_WAIT;
+        self.waits_until = now + LONGEST_PAUSE;
     }
 
     /// Returns whether the key is idle: its units are better off in Redis.
@@ -494,8 +490,6 @@ fn to_units(estimate: f64) -> u64 {
 /// Bits of the total of refunds in a token, 12 days in microseconds. The others are the lowest of the period: one in 16 million
 /// refunds of a charge that was reported long ago finds the same ones.
 const TOTAL_BITS: u32 = 40;
-/// By how much earlier than Redis this process ends a lease: clocks may run apart by 500 ppm, so by 1 ms in 2 s.
-const GUARD: Duration = Duration::from_millis(3);
 /// A turn of `lua/decide.lua`.
 const TURN: Duration = Duration::from_secs(1);
 /// The demand that a lease covers, in seconds: a fifth of a turn, but all of one if others hardly miss the units.
@@ -507,13 +501,6 @@ const LEAST_RATE: f64 = 4.0;
 const ROUND_TRIPS_AHEAD: f64 = 2.5;
 /// Requests in the time of a round trip from which on they wait for one report.
 const LEAST_TOGETHER: f64 = 1.0;
-/// The wait after a report that got no units.
-const SHORTEST_WAIT: Duration = Duration::from_millis(2);
-const LONGEST_WAIT: Duration = Duration::from_millis(100);
-/// So often is it doubled: from 2 ms to over 100 ms.
-const MOST_DOUBLINGS: u32 = 6;
-/// A reset or refund elsewhere is noticed after this time, as by the denial cache.
-const LONGEST_DENIAL: Duration = Duration::from_secs(2);
 /// Seconds without a request after which units are given back.
 const SHORTEST_IDLE: f64 = 0.1;
 const LONGEST_IDLE: f64 = 1.0;

@@ -2,7 +2,11 @@
 
 use std::time::Duration;
 
-use crate::{algorithm::Counter, clock::Timestamp, decision::Retry};
+use crate::{
+    algorithm::Counter,
+    clock::{self, Timestamp},
+    decision::Retry,
+};
 
 use super::key_state::KeyState;
 
@@ -35,7 +39,7 @@ pub(in crate::remote) enum Purpose {
     /// The units that are left stay leased, and more may be.
     #[default]
     Keep = 0,
-    /// The units that are left are given back.
+    /// The units that are left are given back, but for those that are needed.
     GiveBack = 1,
     /// The key is reset: only leased units stay charged.
     Reset = 2,
@@ -68,6 +72,18 @@ pub(in crate::remote) struct LeaseReply {
     pub lease: LeaseId,
     /// Units that requests have asked all instances for, modulo 2^32.
     pub asked: u32,
+}
+
+impl LeaseId {
+    /// Returns when the units end, by the server's time.
+    fn ends_at(self) -> Timestamp {
+        let turn = if self.turn < SHORT_TURNS {
+            REGION_TURN
+        } else {
+            TURN
+        };
+        Timestamp::from_micros((u64::from(self.turn) + 2) * clock::micros(turn))
+    }
 }
 
 impl LeaseReport {
@@ -144,12 +160,17 @@ impl LeaseReply {
         self.leased_elsewhere + self.granted + kept
     }
 
-    /// Returns for how long a charge of one unit is denied, whatever becomes of the leased ones.
-    pub fn denied_for(&self, counter: &Counter) -> Duration {
-        match self.state.usage_and_retry(counter, 1, self.decided_at) {
+    /// Returns how long the holder waits before it asks again, if it got no units as in so many replies before: until two are back on
+    /// average, and twice as long each time. If the key is at its limit without leased units, not before that is over.
+    pub fn pause(&self, counter: &Counter, replies_before: u32) -> Duration {
+        let all = clock::micros(counter.longest_recovery());
+        let interval = Duration::from_micros(2 * all / counter.limit().max(1));
+        let denied_for = match self.state.usage_and_retry(counter, 1, self.decided_at) {
             (usage, Retry::At(at)) if usage.remaining == 0 => at.since(self.decided_at),
             _ => Duration::ZERO,
-        }
+        };
+        let pause = interval.max(SHORTEST_PAUSE) * (1 << replies_before.min(MOST_DOUBLINGS));
+        pause.min(LONGEST_PAUSE).max(denied_for.min(LONGEST_DENIAL))
     }
 
     /// Returns the total of refunds of a bucket; 0 for other algorithms.
@@ -157,14 +178,19 @@ impl LeaseReply {
         counter.bucket().map_or(0, |_| self.state.0[1])
     }
 
-    /// Returns when the units end, by the server's time, and whether a report can move them to a later turn. Whoever has them must
-    /// not spend them later.
-    pub fn ends_at(&self, counter: &Counter) -> (Timestamp, bool) {
-        let turn_ends = Timestamp::from_micros((u64::from(self.lease.turn) + 2) * TURN_MICROS);
-        match self.state.window_ends_at(counter) {
+    /// Returns for how long the units can be spent, from before the report was sent, and whether a report can move them to a later
+    /// turn.
+    pub fn lasts(&self, counter: &Counter) -> (Duration, bool) {
+        let turn_ends = self.lease.ends_at();
+        let (ends_at, is_movable) = match self.state.window_ends_at(counter) {
             Some(window_ends) if window_ends <= turn_ends => (window_ends, false),
             _ => (turn_ends, true),
-        }
+        };
+        let ends_in = ends_at.since(self.decided_at);
+        (
+            ends_in.saturating_sub(GUARD.max(ends_in / 1_000)),
+            is_movable,
+        )
     }
 }
 
@@ -183,5 +209,19 @@ pub(in crate::remote) fn has_leases(counter: &Counter) -> bool {
 
 /// The least number of units that the script leases.
 pub(in crate::remote) const LEAST_UNITS: u64 = 4;
-/// Microseconds of a turn.
-const TURN_MICROS: u64 = 1_000_000;
+/// The wait after a report that got no units.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(2);
+pub(in crate::remote) const LONGEST_PAUSE: Duration = Duration::from_millis(100);
+/// So often is it doubled: from 2 ms to over 100 ms.
+const MOST_DOUBLINGS: u32 = 6;
+/// A reset or refund elsewhere is noticed after this time, as by the denial cache.
+pub(in crate::remote) const LONGEST_DENIAL: Duration = Duration::from_secs(2);
+/// A turn.
+const TURN: Duration = Duration::from_secs(1);
+/// A turn of a key whose units other regions lease. As in `lua/decide.lua`.
+pub(in crate::remote) const REGION_TURN: Duration = Duration::from_secs(5);
+/// The numbers of these turns are below.
+const SHORT_TURNS: u32 = 1_000_000_000;
+/// By how much earlier than in Redis a lease ends for its holder, or a thousandth if that is more: clocks may run apart by 500 ppm,
+/// so by 1 ms in 2 s.
+pub(in crate::remote) const GUARD: Duration = Duration::from_millis(3);

@@ -21,7 +21,8 @@ pub(super) use self::codec::reply_len;
 pub(super) use self::key_state::KeyState;
 pub(super) use self::keyspace::{Keyspace, RedisKey};
 pub(super) use self::lease::{
-    LEAST_UNITS, LeaseId, LeaseReply, LeaseReport, Purpose, can_lease, has_leases,
+    GUARD, LEAST_UNITS, LONGEST_DENIAL, LONGEST_PAUSE, LeaseId, LeaseReply, LeaseReport, Purpose,
+    REGION_TURN, can_lease, has_leases,
 };
 pub(super) use self::pot::{PotEnd, PotNote, PotReply, PotStep, PotUpdate};
 pub(super) use self::redirect::{NodeAddress, Redirect};

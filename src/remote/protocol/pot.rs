@@ -72,8 +72,9 @@ const TOTAL_BITS: u32 = 36;
 pub(in crate::remote) enum PotStep {
     /// Begins a report, unless one is under way or was a moment ago.
     Begin,
-    /// Begins a report that gives back what is left, if nobody has asked for this long.
-    GiveBack { idle: Duration },
+    /// Begins a report that gives back what is left, if nobody has asked for this long. The reserve stays if anybody has within a
+    /// turn.
+    GiveBack { idle: Duration, reserve: u64 },
     /// Ends the report that began at this time.
     End(Timestamp, PotEnd, PotUpdate),
 }
@@ -102,7 +103,7 @@ pub(in crate::remote) struct PotUpdate {
     /// The TAT by the clock of this region's server.
     pub tat: u64,
     pub elsewhere: u64,
-    /// The next report begins when so few units are left.
+    /// The next report begins when so few units are left: with the next request, if that is the most.
     pub low: u64,
     /// How long requests are denied at once, and do not wait for units: the home had too few.
     pub dry: Duration,
@@ -110,6 +111,8 @@ pub(in crate::remote) struct PotUpdate {
     pub share: u16,
     /// The units that all regions were asked for, modulo 2^32.
     pub asked: u32,
+    /// Units a second that this region was asked for.
+    pub rate: u64,
     /// Units admitted without the home, which are charged there now.
     pub paid: u64,
     /// Units refunded here, which are noted at the home now.
@@ -120,12 +123,13 @@ pub(in crate::remote) struct PotUpdate {
 
 impl PotStep {
     /// Returns the step as one argument of the script. `life` is how long the state is of use after its last unit.
-    pub fn to_bytes(self, life: Duration) -> [u8; 84] {
+    pub fn to_bytes(self, life: Duration) -> [u8; 88] {
         let (step, at, update) = match self {
             Self::Begin => (1, 0, PotUpdate::default()),
-            Self::GiveBack { idle } => {
+            Self::GiveBack { idle, reserve } => {
                 let update = PotUpdate {
                     wait: idle,
+                    granted: reserve,
                     ..PotUpdate::default()
                 };
                 (2, 0, update)
@@ -140,7 +144,7 @@ impl PotStep {
                 (step, at.as_micros(), update)
             }
         };
-        let mut bytes = [0; 84];
+        let mut bytes = [0; 88];
         let mut rest = &mut bytes[..];
         let mut put = |number: u64, length: usize| {
             let (place, after) = std::mem::take(&mut rest).split_at_mut(length);
@@ -160,6 +164,7 @@ impl PotStep {
         put(clock::micros(update.dry), 7);
         put(update.share.into(), 2);
         put(update.asked.into(), 4);
+        put(saturated(update.rate), 4);
         put(saturated(update.paid), 4);
         put(saturated(update.told), 4);
         put(update.refunded, 7);
@@ -186,7 +191,7 @@ pub(in crate::remote) struct PotReply {
     pub asked: u64,
     /// Those among them that were not there.
     pub missed: u64,
-    /// The time since the last report began; zero if there was none.
+    /// The time since the last report began; zero if there was none, or if it gave units back.
     pub since: Duration,
     /// Units that were admitted without the home.
     pub owed: u64,
@@ -196,11 +201,17 @@ pub(in crate::remote) struct PotReply {
     pub all_asked: u32,
     /// Units that were refunded here, of which the home was not told.
     pub taken_back: u64,
+    /// As in the last [`PotUpdate`].
+    pub rate: u64,
+    /// Units among those that are left which are not given back.
+    pub stays: u64,
+    /// When units may be given back; zero if they are.
+    pub due_in: Duration,
 }
 
 impl PotReply {
     /// The number of integers in the script's reply.
-    pub const LEN: usize = 13;
+    pub const LEN: usize = 16;
 
     /// Returns the reply of these integers; `None` if the script cannot have sent them.
     pub fn of(at: Timestamp, numbers: [u64; Self::LEN]) -> Option<Self> {
@@ -218,6 +229,9 @@ impl PotReply {
             share,
             all_asked,
             taken_back,
+            rate,
+            stays,
+            due_in,
         ] = numbers;
         Some(Self {
             at,
@@ -236,6 +250,9 @@ impl PotReply {
             share: share.try_into().ok()?,
             all_asked: all_asked.try_into().ok()?,
             taken_back,
+            rate,
+            stays,
+            due_in: Duration::from_micros(due_in),
         })
     }
 }

@@ -10,7 +10,7 @@ use crate::{
     clock::Timestamp,
     key::Key,
     policy::{OnOutage, Policy},
-    remote::store::RedisStore,
+    remote::{protocol::REGION_TURN, store::RedisStore},
     task::{Mutex, SingleTask},
 };
 
@@ -39,8 +39,12 @@ pub(super) struct Pots {
 #[derive(Clone, Debug)]
 pub(super) struct HeldKey {
     pub charge: OwnedCharge,
-    pub since: Timestamp,
+    /// When this process reported the key.
+    since: Timestamp,
+    look_at: Timestamp,
     pub idle: Duration,
+    /// Units that stay if the others are given back.
+    pub reserve: u64,
 }
 
 impl Pots {
@@ -107,13 +111,22 @@ impl Pots {
     }
 
     /// Notes that this region has got units of a key, which it gives back if nobody asks for them.
-    pub fn note_held(&self, charge: &Charge<'_>, idle: Duration, now: Timestamp) {
+    pub fn note_held(&self, charge: &Charge<'_>, (idle, reserve): (Duration, u64), now: Timestamp) {
         let held = HeldKey {
             charge: charge.to_owned(),
             since: now,
+            look_at: now + idle,
             idle,
+            reserve,
         };
         self.held.lock().insert(fingerprint(charge), held);
+    }
+
+    /// Notes that the units of a key are not to be given back yet.
+    pub fn note_busy(&self, charge: &Charge<'_>, due_in: Duration, now: Timestamp) {
+        if let Some(held) = self.held.lock().get_mut(&fingerprint(charge)) {
+            held.look_at = now + if due_in.is_zero() { held.idle } else { due_in };
+        }
     }
 
     pub fn forget(&self, charge: &Charge<'_>) {
@@ -121,12 +134,12 @@ impl Pots {
     }
 
     /// Returns the keys that may hold units which nobody has asked for.
-    pub fn idle(&self, now: Timestamp) -> Vec<(OwnedCharge, Duration)> {
+    pub fn idle(&self, now: Timestamp) -> Vec<HeldKey> {
         let mut held = self.held.lock();
         // If this process has not reported for so long, another one does, or the units have ended.
-        held.retain(|_, key| now < key.since + LONGEST_HELD);
-        let idle = held.values().filter(|key| now >= key.since + key.idle);
-        idle.map(|key| (key.charge.clone(), key.idle)).collect()
+        held.retain(|_, key| now < key.since + 2 * REGION_TURN);
+        let idle = held.values().filter(|key| now >= key.look_at);
+        idle.cloned().collect()
     }
 
     pub fn holds_any(&self) -> bool {
@@ -137,5 +150,3 @@ impl Pots {
 fn fingerprint(charge: &Charge<'_>) -> Fingerprint {
     Fingerprint::of(charge.policy(), charge.key())
 }
-
-const LONGEST_HELD: Duration = Duration::from_secs(3);

@@ -63,12 +63,14 @@ async fn run(pots: &Arc<Pots>, charge: &Charge<'_>, first: PotStep) {
     if !begun.has_begun {
         if begun.left == 0 {
             pots.forget(charge);
+        } else {
+            pots.note_busy(charge, begun.due_in, Clock::system().now());
         }
         return;
     }
     let gives_back = first != PotStep::Begin;
-    let demand = Demand::new(&begun, home.round_trip());
-    let report = demand.report(&begun, bucket, pots.even_share(), gives_back);
+    let demand = Demand::new(&begun, home.round_trip(), gives_back);
+    let report = demand.report(&begun, bucket, pots.even_share());
     let began_at = Clock::system().now();
     let (paid, reply, took) = call(home, charge, &begun, report).await;
     let (end, update) = match &reply {
@@ -108,7 +110,8 @@ async fn run(pots: &Arc<Pots>, charge: &Charge<'_>, first: PotStep) {
     }
     let holds = ended.is_ok_and(|pot| pot.left > 0);
     if holds {
-        pots.note_held(charge, demand.idle(), Clock::system().now());
+        let kept = (demand.idle(), demand.reserve(bucket));
+        pots.note_held(charge, kept, Clock::system().now());
         start_sweep(pots);
     } else if gives_back {
         pots.forget(charge);
@@ -206,9 +209,10 @@ async fn sweep(pots: Arc<Pots>, running: Running) {
     while pots.holds_any() {
         sleep(SWEEP_INTERVAL).await;
         let idle = pots.idle(Clock::system().now());
-        let given_back = idle.iter().map(|(charge, idle)| async {
-            let charge = charge.borrow();
-            run(&pots, &charge, PotStep::GiveBack { idle: *idle }).await;
+        let given_back = idle.iter().map(|held| async {
+            let (idle, reserve) = (held.idle, held.reserve);
+            let step = PotStep::GiveBack { idle, reserve };
+            run(&pots, &held.charge.borrow(), step).await;
         });
         futures_util::future::join_all(given_back).await;
     }

@@ -4,42 +4,52 @@ use std::time::Duration;
 
 use crate::{
     algorithm::{Counter, TokenBucket},
-    remote::protocol::{LeaseReply, LeaseReport, PotReply, PotUpdate, Purpose},
+    remote::protocol::{
+        LONGEST_DENIAL, LeaseReply, LeaseReport, PotReply, PotUpdate, Purpose, REGION_TURN,
+    },
 };
 
 /// The demand for a key in this region, as its server replied when a report began.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Demand {
     per_second: f64,
-    /// Whether there was no report for so long that the demand is not known.
+    /// Whether the last report was too long ago, or gave units back, so that the requests since then are no measure.
     is_new: bool,
+    /// Whether the demand of before is not known either.
+    is_unknown: bool,
+    /// Whether the report gives units back.
+    gives_back: bool,
     round_trip: Duration,
 }
 
 impl Demand {
-    pub fn new(begun: &PotReply, round_trip: Duration) -> Self {
+    pub fn new(begun: &PotReply, round_trip: Duration, gives_back: bool) -> Self {
         let since = match begun.since {
-            Duration::ZERO => LONGEST_SINCE,
-            since => since.clamp(SHORTEST_SINCE, LONGEST_SINCE),
+            Duration::ZERO => SINCE_IF_NEW,
+            since => since.max(SHORTEST_SINCE),
         };
         #[expect(clippy::cast_precision_loss, reason = "an estimate")]
-        let asked = begun.asked as f64;
+        let (asked, before) = (begun.asked as f64, begun.rate as f64);
+        let is_new = begun.since.is_zero() || begun.since > REGION_TURN;
+        let is_known = begun.rate > 0 && (is_new || gives_back);
         Self {
-            per_second: asked / since.as_secs_f64(),
-            is_new: begun.since.is_zero() || begun.since > LONGEST_SINCE,
+            per_second: if is_known {
+                before
+            } else {
+                asked / since.as_secs_f64()
+            },
+            is_new,
+            is_unknown: is_new && !is_known,
+            gives_back,
             round_trip,
         }
     }
 
     /// Returns the report for the home. `first_share` is this region's part of all requests while it is not known.
-    pub fn report(
-        &self,
-        begun: &PotReply,
-        bucket: &TokenBucket,
-        first_share: u16,
-        gives_back: bool,
-    ) -> LeaseReport {
-        let aim = if self.is_new {
+    pub fn report(&self, begun: &PotReply, bucket: &TokenBucket, first_share: u16) -> LeaseReport {
+        let aim = if self.gives_back {
+            0
+        } else if self.is_unknown {
             // It goes back soon if nobody asks for it.
             bucket.capacity() / PART_AT_FIRST
         } else if self.per_second >= LEAST_RATE {
@@ -53,14 +63,18 @@ impl Demand {
             lease: begun.lease,
             asked: saturated(begun.asked),
             want: saturated((aim + begun.missed).saturating_sub(begun.left)),
-            need: saturated(begun.missed),
+            need: saturated(if self.gives_back {
+                begun.stays
+            } else {
+                begun.missed
+            }),
             share: if self.is_new || begun.share == 0 {
                 begun.share.max(first_share)
             } else {
                 begun.share
             },
             taken_back: saturated(begun.taken_back),
-            purpose: if gives_back {
+            purpose: if self.gives_back {
                 Purpose::GiveBack
             } else {
                 Purpose::OfRegion
@@ -74,6 +88,13 @@ impl Demand {
         requests.max(SHORTEST_IDLE)
     }
 
+    /// Returns how many units stay when the others are given back: enough for the time until the next report has come back.
+    pub fn reserve(&self, bucket: &TokenBucket) -> u64 {
+        let most = bucket.capacity().div_ceil(PARTS_IN_RESERVE);
+        let needed = self.units_in(ROUND_TRIPS_IN_RESERVE * self.round_trip.as_secs_f64());
+        needed.max(LEAST_GIVEN_BACK).min(most)
+    }
+
     /// Returns what the reply changes in the region.
     pub fn update(
         &self,
@@ -83,49 +104,52 @@ impl Demand {
         paid: u64,
     ) -> PotUpdate {
         let counter = Counter::Bucket(*bucket);
-        // Until two units are back; if the debt alone denies a request, not before that is over.
-        let interval = Duration::from_micros(bucket.micros_up(2));
-        let denied_for = reply.denied_for(&counter).min(LONGEST_DENIAL);
-        let wait = if reply.granted > 0 || report.want.max(report.need) == 0 {
+        let (need, want) = if self.gives_back {
+            (0, 0)
+        } else {
+            (report.need.into(), report.want.max(report.need))
+        };
+        let wait = if reply.granted > 0 || want == 0 {
             Duration::ZERO
         } else {
-            interval.clamp(SHORTEST_WAIT, LONGEST_WAIT).max(denied_for)
+            reply.pause(&counter, 0)
         };
-        // Until the next report has come back.
-        let dry = if reply.granted < report.need.into() {
+        // Until two units are back, and the next report has.
+        let dry = if reply.granted < need {
             wait.max(2 * self.round_trip)
-                .max(interval)
+                .max(Duration::from_micros(bucket.micros_up(2)))
                 .min(LONGEST_DENIAL)
         } else {
             Duration::ZERO
         };
         let most_low = (reply.granted + begun.left) * 3 / 4;
-        let low = if self.is_new {
+        let low = if self.gives_back {
+            u64::MAX
+        } else if self.is_unknown {
             most_low
         } else {
-            self.units_in(ROUND_TRIPS_AHEAD * self.round_trip.as_secs_f64())
+            most_low.min(self.units_in(ROUND_TRIPS_AHEAD * self.round_trip.as_secs_f64()))
         };
         let [tat, ..] = reply.state.0;
         let ahead = tat.saturating_sub(reply.decided_at.as_micros());
-        let (ends_at, _) = reply.ends_at(&counter);
+        let (lasts, _) = reply.lasts(&counter);
         PotUpdate {
             wait,
             granted: reply.granted,
-            lasts: ends_at
-                .since(reply.decided_at)
-                .min(LONGEST_LEASE)
-                .saturating_sub(GUARD),
+            // If the home's clock was set back, the units seem to last longer than two turns.
+            lasts: lasts.min(2 * REGION_TURN),
             lease: reply.lease,
             tat: begun.at.as_micros() + ahead,
             elsewhere: reply.leased_elsewhere,
-            low: low.min(most_low),
+            low,
             dry,
-            share: if self.is_new {
+            share: if self.is_new || self.gives_back {
                 report.share
             } else {
                 share(begun, report.share, reply.asked)
             },
             asked: reply.asked,
+            rate: self.units_in(1.0),
             told: if reply.is_late { 0 } else { begun.taken_back },
             refunded: reply.refunded(&counter),
             paid,
@@ -157,11 +181,11 @@ fn saturated(units: u64) -> u32 {
     units.try_into().unwrap_or(u32::MAX)
 }
 
-/// A rate is measured over these times.
+/// A rate is measured over this time at least, and over a second if that is not known.
 const SHORTEST_SINCE: Duration = Duration::from_millis(20);
-const LONGEST_SINCE: Duration = Duration::from_secs(1);
+const SINCE_IF_NEW: Duration = Duration::from_secs(1);
 /// Units a second from which on units are leased in advance.
-const LEAST_RATE: f64 = 1.0;
+const LEAST_RATE: f64 = 0.5;
 /// The demand that a pot covers: this many seconds, and this many round trips to the home.
 const SECONDS_HELD: f64 = 0.2;
 const ROUND_TRIPS_HELD: f64 = 4.0;
@@ -169,14 +193,10 @@ const ROUND_TRIPS_HELD: f64 = 4.0;
 const PART_AT_FIRST: u64 = 8;
 /// Units are asked for when those that are left last for this many round trips.
 const ROUND_TRIPS_AHEAD: f64 = 2.0;
-/// Two turns of the home: if its clock was set back, the units seem to last longer.
-const LONGEST_LEASE: Duration = Duration::from_secs(2);
-/// By how much earlier than at the home the units end here: clocks may run apart by 500 ppm, so by 1 ms in 2 s.
-const GUARD: Duration = Duration::from_millis(3);
-/// The wait after a report that got no units.
-const SHORTEST_WAIT: Duration = Duration::from_millis(2);
-const LONGEST_WAIT: Duration = Duration::from_millis(100);
-/// A reset or refund elsewhere is noticed after this time.
-const LONGEST_DENIAL: Duration = Duration::from_secs(2);
+/// The demand that a reserve covers, in round trips, and the part of the capacity that it is at most.
+const ROUND_TRIPS_IN_RESERVE: f64 = 1.5;
+const PARTS_IN_RESERVE: u64 = 8;
+/// So few units are not worth a report that gives them back.
+const LEAST_GIVEN_BACK: u64 = 3;
 /// The time without a request after which units are given back, if the rate was high.
-const SHORTEST_IDLE: Duration = Duration::from_millis(300);
+const SHORTEST_IDLE: Duration = Duration::from_millis(100);

@@ -21,10 +21,10 @@ pub struct RegionTrial {
 impl RegionTrial {
     /// Returns the step that begins a report.
     #[must_use]
-    pub fn first_step(gives_back: bool) -> Vec<u8> {
+    pub fn first_step(gives_back: bool, reserve: u64) -> Vec<u8> {
         let idle = Duration::ZERO;
         let step = if gives_back {
-            PotStep::GiveBack { idle }
+            PotStep::GiveBack { idle, reserve }
         } else {
             PotStep::Begin
         };
@@ -36,12 +36,12 @@ impl RegionTrial {
     pub fn begin(
         bucket: &TokenBucket,
         at: Timestamp,
-        numbers: [u64; 13],
+        numbers: [u64; 16],
         gives_back: bool,
     ) -> Option<Self> {
         let begun = PotReply::of(at, numbers).expect("a reply of the script");
-        let demand = Demand::new(&begun, Duration::from_millis(100));
-        let report = demand.report(&begun, bucket, 512, gives_back);
+        let demand = Demand::new(&begun, Duration::from_millis(100), gives_back);
+        let report = demand.report(&begun, bucket, 512);
         begun.has_begun.then_some(Self {
             begun,
             demand,
