@@ -253,6 +253,11 @@ impl Charge<'_> {
     pub(crate) fn is_away(&self) -> bool {
         matches!(self.site, Site::Away(_))
     }
+
+    /// Returns whether a part of the limit is admitted without the home.
+    pub(crate) fn has_share(&self) -> bool {
+        matches!(self.site, Site::Away(away) if away.share > 0)
+    }
 }
 
 // === Enforcement ===

@@ -52,6 +52,7 @@ pub struct Health {
     probes: u64,
     instances: Option<u64>,
     merges: MergeCounts,
+    cut_off_regions: Vec<String>,
 }
 
 impl Health {
@@ -187,6 +188,22 @@ impl Health {
     #[must_use]
     pub fn unconfirmed_merges(&self) -> u64 {
         self.merges.given_up
+    }
+
+    /// Returns the names of the other [regions](crate::remote::Regions) that this process cannot reach, in the order of the
+    /// settings.
+    ///
+    /// This region admits its share of the limits of their keys meanwhile. The mode is that of this region's own store.
+    #[must_use]
+    pub fn cut_off_regions(&self) -> &[String] {
+        &self.cut_off_regions
+    }
+
+    /// Sets the names of the regions that cannot be reached.
+    #[cfg(feature = "redis")]
+    pub(crate) fn with_cut_off_regions(mut self, names: Vec<String>) -> Self {
+        self.cut_off_regions = names;
+        self
     }
 
     /// Returns the health of a store in this mode.

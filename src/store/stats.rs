@@ -13,6 +13,7 @@ pub struct Stats {
     keys: Option<usize>,
     bytes: Option<usize>,
     leased: Option<(usize, u64)>,
+    region_units: Option<u64>,
     servers: Vec<ServerStats>,
 }
 
@@ -29,6 +30,14 @@ impl Stats {
     #[must_use]
     pub fn leased(mut self, keys: usize, units: u64) -> Self {
         self.leased = Some((keys, units));
+        self
+    }
+
+    /// Sets the units that this [region](crate::remote::Regions) holds of keys whose homes are elsewhere.
+    #[must_use]
+    #[cfg(feature = "redis")]
+    pub(crate) fn of_region(mut self, units: u64) -> Self {
+        self.region_units = Some(units);
         self
     }
 
@@ -63,6 +72,13 @@ impl Stats {
         self.leased.map(|(_, units)| units)
     }
 
+    /// Returns the units that this region had left of keys whose homes are other regions, at the last report of each key by this
+    /// process; `None` without regions.
+    #[must_use]
+    pub fn region_units(&self) -> Option<u64> {
+        self.region_units
+    }
+
     /// Returns the servers of the store, in a cluster its nodes.
     #[must_use]
     pub fn servers(&self) -> &[ServerStats] {
@@ -88,6 +104,7 @@ impl Stats {
             keys: local.keys,
             bytes: local.bytes,
             leased: self.leased,
+            region_units: self.region_units,
             servers,
         }
     }

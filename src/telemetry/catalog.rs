@@ -72,6 +72,8 @@ define! {
         "Decisions, one per policy that charged the request.";
     FAILED_DECISIONS = Counter "tollgate_failed_decisions_total" in Count:
         "Requests that got an error of the store instead of a decision.";
+    CUT_OFF_REGIONS = Gauge "tollgate_cut_off_regions" in Count:
+        "Other regions that this process cannot reach.";
     FAILED_LOOKUPS = Counter "tollgate_failed_tier_lookups_total" in Count:
         "Tier lookups that failed or exceeded their deadline.";
     FALLBACK_DECISIONS = Counter "tollgate_fallback_decisions_total" in Count:
@@ -96,6 +98,14 @@ define! {
         "Shortest round trip measured: the network, without the server.";
     PENDING_MERGES = Gauge "tollgate_pending_merges" in Count:
         "Keys that were decided locally and are not merged yet.";
+    REGION_REPORTS = Counter "tollgate_region_reports_total" in Count:
+        "Reports of leased units to other regions.";
+    REGION_UNITS = Gauge "tollgate_region_units" in Count:
+        "Units of other regions that this one had left at the last reports of this process.";
+    REGION_WAITS = Counter "tollgate_region_waits_total" in Count:
+        "Requests that waited for the home of their key, in another region.";
+    SHARE_DECISIONS = Counter "tollgate_region_share_decisions_total" in Count:
+        "Requests decided by the share of this region, since the home could not be reached.";
     QUEUE_WAIT = Histogram "tollgate_redis_queue_seconds" in Seconds:
         "Wait of the oldest charge of a call in this process.";
     ROUND_TRIP = Histogram "tollgate_redis_round_trip_seconds" in Seconds:

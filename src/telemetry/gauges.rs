@@ -30,6 +30,13 @@ pub(crate) fn record(limiter: &str, stats: &Stats, health: &Health, held_slots: 
     if let Some(units) = stats.leased_units() {
         set(&catalog::LEASED_UNITS, float(units));
     }
+    if let Some(units) = stats.region_units() {
+        set(&catalog::REGION_UNITS, float(units));
+        set(
+            &catalog::CUT_OFF_REGIONS,
+            float(health.cut_off_regions().len() as u64),
+        );
+    }
     if let Some(instances) = health.instances() {
         set(&catalog::LIVE_INSTANCES, float(instances));
     }

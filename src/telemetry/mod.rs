@@ -30,6 +30,11 @@
 //! | `tollgate_leased_units` | gauge | | `limiter` | leased units that it has not spent |
 //! | `tollgate_lease_misses_total` | counter | | | requests for leased keys that found too few units: they waited for a report, or asked Redis |
 //! | `tollgate_lease_reports_total` | counter | | `result` | reports of leased units: `accepted`; `late`, since Redis had counted the units as spent; or `failed` |
+//! | `tollgate_cut_off_regions` | gauge | | `limiter` | other [regions](crate::remote::Regions) that this process cannot reach |
+//! | `tollgate_region_units` | gauge | | `limiter` | units that this region had left at the last report of each key by this process |
+//! | `tollgate_region_waits_total` | counter | | | requests that waited for the home of their key, in another region |
+//! | `tollgate_region_reports_total` | counter | | `result` | reports to other regions: `accepted`; `late`, since the home had counted the units as spent; or `failed` |
+//! | `tollgate_region_share_decisions_total` | counter | | | requests that were decided by this region's share, since the home could not be reached |
 //! | `tollgate_keys` | gauge | | `limiter` | keys in the in-process store; over Redis, the one of the fallback |
 //! | `tollgate_key_bytes` | gauge | bytes | `limiter` | the memory of these keys |
 //! | `tollgate_held_slots` | gauge | | `limiter` | concurrency slots that requests of this process hold |
@@ -125,6 +130,8 @@ mod leases;
 #[cfg(feature = "metrics")]
 mod per_recorder;
 mod recorders;
+#[cfg(feature = "redis")]
+mod regions;
 #[cfg(feature = "metrics")]
 mod series;
 #[cfg(feature = "redis")]
@@ -137,6 +144,8 @@ pub(crate) use self::decisions::DecisionObserver;
 #[cfg(feature = "redis")]
 pub(crate) use self::leases::{LeaseMetrics, ReportResult};
 pub(crate) use self::recorders::Recorders;
+#[cfg(feature = "redis")]
+pub(crate) use self::regions::RegionMetrics;
 #[cfg(feature = "redis")]
 pub(crate) use self::servers::BreakerMetrics;
 #[cfg(all(feature = "metrics", feature = "redis"))]

@@ -173,6 +173,7 @@ async fn region_that_is_cut_off_admits_its_share_and_pays_for_it_later() {
         admitted += u64::from(check(&west, &[charge]).await.is_allowed());
     }
     assert_eq!(admitted, 20);
+    assert_eq!(west.health().cut_off_regions(), [EAST]);
     // It is known again once a report gets through.
     world.to_east.set(Mode::Pass);
     let east = limiter(world.east());
@@ -186,6 +187,7 @@ async fn region_that_is_cut_off_admits_its_share_and_pays_for_it_later() {
     }
     let (here, there) = (take_all(&west, charge).await, take_all(&east, charge).await);
     assert!(here + there <= 80, "{here} + {there}");
+    assert!(west.health().cut_off_regions().is_empty());
 }
 
 #[tokio::test]

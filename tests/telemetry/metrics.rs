@@ -24,6 +24,7 @@ use tollgate::{
     call::CallLimitLayer,
     charge::Receipt,
     extract::{Global, Header},
+    remote::Regions,
     store::{ScriptedStore, Store},
     tiers::{Tier, TierCache},
 };
@@ -231,6 +232,9 @@ async fn everything() -> String {
     .await;
     limiter.record_gauges("web");
     drop(hold);
+    let regions = Regions::here("west", server.url()).region("east", server.url());
+    let limiter = RateLimiter::builder().regions(regions).build();
+    limiter.expect("a limiter").record_gauges("regions");
     recorder.handle().render()
 }
 

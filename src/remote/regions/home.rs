@@ -35,6 +35,10 @@ impl Home {
         }
     }
 
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// Returns whether it cannot be reached.
     pub fn is_cut_off(&self) -> bool {
         self.failures.load(Ordering::Relaxed) >= FAILURES

@@ -12,6 +12,7 @@ use crate::{
     policy::{OnOutage, Policy},
     remote::{protocol::REGION_TURN, store::RedisStore},
     task::{Mutex, SingleTask},
+    telemetry::RegionMetrics,
 };
 
 use super::home::Home;
@@ -33,6 +34,7 @@ pub(super) struct Pots {
     /// Keys of which this process has got units a moment ago.
     held: Mutex<HashMap<Fingerprint, HeldKey>>,
     pub sweep: SingleTask,
+    pub metrics: RegionMetrics,
 }
 
 /// A key of which this region holds units.
@@ -42,6 +44,8 @@ pub(super) struct HeldKey {
     /// When this process reported the key.
     since: Timestamp,
     look_at: Timestamp,
+    /// Units that were left then.
+    left: u64,
     pub idle: Duration,
     /// Units that stay if the others are given back.
     pub reserve: u64,
@@ -64,6 +68,7 @@ impl Pots {
             reported: Mutex::default(),
             held: Mutex::default(),
             sweep: SingleTask::default(),
+            metrics: RegionMetrics::default(),
         }
     }
 
@@ -111,11 +116,18 @@ impl Pots {
     }
 
     /// Notes that this region has got units of a key, which it gives back if nobody asks for them.
-    pub fn note_held(&self, charge: &Charge<'_>, (idle, reserve): (Duration, u64), now: Timestamp) {
+    pub fn note_held(
+        &self,
+        charge: &Charge<'_>,
+        left: u64,
+        (idle, reserve): (Duration, u64),
+        now: Timestamp,
+    ) {
         let held = HeldKey {
             charge: charge.to_owned(),
             since: now,
             look_at: now + idle,
+            left,
             idle,
             reserve,
         };
@@ -140,6 +152,17 @@ impl Pots {
         held.retain(|_, key| now < key.since + 2 * REGION_TURN);
         let idle = held.values().filter(|key| now >= key.look_at);
         idle.cloned().collect()
+    }
+
+    /// Returns the units that this region had left at the last report of each key by this process.
+    pub fn units(&self) -> u64 {
+        self.held.lock().values().map(|held| held.left).sum()
+    }
+
+    /// Returns the names of the regions that cannot be reached.
+    pub fn cut_off(&self) -> Vec<String> {
+        let cut_off = self.homes.iter().filter(|home| home.is_cut_off());
+        cut_off.map(|home| home.name().to_owned()).collect()
     }
 
     pub fn holds_any(&self) -> bool {

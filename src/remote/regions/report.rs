@@ -15,6 +15,7 @@ use crate::{
         store::RedisStore,
     },
     task::{Running, home as background, timer::sleep},
+    telemetry::ReportResult,
 };
 
 use super::{home::Home, pots::Pots, size::Demand};
@@ -82,9 +83,15 @@ async fn run(pots: &Arc<Pots>, charge: &Charge<'_>, first: PotStep) {
             } else {
                 PotEnd::Replied
             };
+            pots.metrics.reported(if reply.is_late {
+                ReportResult::Late
+            } else {
+                ReportResult::Accepted
+            });
             (end, update)
         }
         Err(error) => {
+            pots.metrics.reported(ReportResult::Failed);
             home.note_failure(error, began_at, Clock::system().now());
             let wait = if home.is_cut_off() {
                 RETRY_CUT_OFF
@@ -108,10 +115,10 @@ async fn run(pots: &Arc<Pots>, charge: &Charge<'_>, first: PotStep) {
     if let (Ok(reply), Ok(ended)) = (&reply, &ended) {
         home.note_times(reply.decided_at, ended.at);
     }
-    let holds = ended.is_ok_and(|pot| pot.left > 0);
-    if holds {
+    let left = ended.map_or(0, |pot| pot.left);
+    if left > 0 {
         let kept = (demand.idle(), demand.reserve(bucket));
-        pots.note_held(charge, kept, Clock::system().now());
+        pots.note_held(charge, left, kept, Clock::system().now());
         start_sweep(pots);
     } else if gives_back {
         pots.forget(charge);

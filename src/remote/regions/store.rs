@@ -14,7 +14,7 @@ use crate::{
     key::Key,
     policy::Policy,
     remote::protocol::PotNote,
-    store::{Store, StoreFuture},
+    store::{Health, Stats, Store, StoreFuture},
     task::timer::sleep,
 };
 
@@ -102,6 +102,16 @@ impl Store for RegionStore {
         })
     }
 
+    fn stats(&self) -> Stats {
+        self.pots.metrics.show();
+        self.pots.here.stats().of_region(self.pots.units())
+    }
+
+    fn health(&self) -> Health {
+        let health = self.pots.here.health();
+        health.with_cut_off_regions(self.pots.cut_off())
+    }
+
     /// A request may wait for a home besides.
     fn deadline(&self) -> Option<Duration> {
         None
@@ -144,6 +154,7 @@ async fn decide_away(
     if !is_worth_waiting(&charges, &first) {
         return Ok(first);
     }
+    pots.metrics.waited();
     let mut last = first.clone();
     loop {
         let left = (began_at + pots.wait).since(now());
@@ -172,12 +183,19 @@ async fn decide_away(
     }
 }
 
-/// Starts the reports that a decision has found to be due.
+/// Starts the reports that a decision has found to be due, and counts one without the home.
 fn start_reports(pots: &Arc<Pots>, charges: &[OwnedCharge], decision: &Decision) {
+    let mut is_by_share = false;
     for (charge, note) in notes(charges, decision) {
         if note.is_due() {
             report::start(pots, &charge);
         }
+        // One that the share admits is marked, and one that it denies waits for nothing.
+        let is_marked = note.is_under_way() == decision.is_allowed() && !note.is_missing();
+        is_by_share |= charge.has_share() && is_marked;
+    }
+    if is_by_share {
+        pots.metrics.decided_by_share();
     }
 }
 
