@@ -427,8 +427,11 @@ impl RateLimiter {
 
     /// Gives back the units that this process has [leased](crate::Consistency::Leased). Call it at shutdown, after the last request.
     ///
-    /// Without it, they count as spent after 2 s at most. It takes the deadline of a decision at most, and the limiter goes on to
-    /// work.
+    /// Without it, they count as spent after 2 s at most, or 10 s over regions. It takes the deadline of a decision at most, and the
+    /// limiter goes on to work.
+    ///
+    /// Over regions, units that the region has leased from others stay at its server: other instances of the region spend them, and
+    /// give them back once nobody asks for them. After the last instance of a region, they count as spent within 10 s.
     ///
     /// # Errors
     ///

@@ -15,6 +15,9 @@
 //! that are counted by units and that a denied request leaves alone: not for concurrency, queues, counted denials and penalties.
 //! A request with a shadow charge or a peek asks Redis too, since it is to learn their state.
 //!
+//! A denial of a key whose home is another region is not kept. The region's server denies while the home has no units, but a report
+//! that is under way may bring some before the time that it states, for example units that a third region has given back.
+//!
 //! # What brings units back sooner
 //!
 //! | | the denial holds on this instance for |

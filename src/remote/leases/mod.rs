@@ -62,7 +62,7 @@
 //!
 //! | | |
 //! |---|---|
-//! | an instance crashes | its units count as spent within 2 s |
+//! | an instance crashes | its units count as spent within 2 s, or 10 s if other regions lease units of the key |
 //! | a report or its reply is lost | the same; the units that are left are spent until their lease ends |
 //! | Redis stalls, or is down for a second | nothing: units are spent until their lease ends, or until a restart is noticed |
 //! | Redis loses its states | what is leased, a quarter of the capacity and the overshoot at most, on top of what any loss of states admits |

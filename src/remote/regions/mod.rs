@@ -22,7 +22,15 @@
 //! # Why does the instance that finds few units report, and no leader?
 //!
 //! The pot itself is the lock: a script marks the beginning of a report, so that one is under way at a time, and ends it by its
-//! time of beginning. If the instance dies, the mark is void after 2 s, when the units have ended anyway.
+//! time of beginning. If the instance dies, the report counts as lost after 2 s: the units that are left can be spent until they end,
+//! and are not reported again.
+//!
+//! # How long does a region keep units?
+//!
+//! The home counts the units of a key that regions lease in turns of 5 s, so units end after 5 to 10 s, and a report moves them to the
+//! next turn a second before. After 0.1 to 1 s without a request, a region gives back all but a reserve: what it was asked for in 1.5
+//! round trips, and at most an eighth of the burst. With the reserve, the first requests after a pause need not wait. If nobody asks
+//! within a turn, it goes back before it ends. With turns of a second, as instances have, units ended while the region was idle.
 //!
 //! # When does a request wait for the home?
 //!
@@ -44,6 +52,9 @@
 //! | a region is cut off | its pot, which was charged, and `share * (burst + rate * t)` besides |
 //! | a region's server loses its writes of the last second | the pots that it had, once |
 //! | a home loses its states | what the regions hold then, besides what any loss of states admits |
+//!
+//! Units of a region whose server fails, or of a report that is lost, count as spent after 5 to 10 s. They are missing to other regions
+//! until then.
 //!
 //! What a cut-off region admits is charged to the home by the next report of the key that reaches it. During an outage of its own
 //! server, the instances of a region admit what they do in any outage.

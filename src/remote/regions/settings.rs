@@ -90,7 +90,8 @@ impl Regions {
 
     /// Sets how long a report to another region takes at most, before it counts as lost.
     ///
-    /// Default: 1 s. Set several round trips to the farthest region. At most 1.5 s, since units end after 2 s.
+    /// Default: 1 s. Set several round trips to the farthest region. At most 1.5 s, since other instances take a report for lost
+    /// after 2 s.
     pub fn report_timeout(mut self, timeout: Duration) -> Self {
         self.report_timeout = timeout;
         self
@@ -185,7 +186,7 @@ impl Regions {
         }
         if self.report_timeout.is_zero() || self.report_timeout > LONGEST_REPORT {
             return invalid(
-                "report_timeout of zero or above 1.5 s: units of another region end after 2 s"
+                "report_timeout of zero or above 1.5 s: a report counts as lost after 2 s"
                     .to_owned(),
             );
         }
