@@ -314,6 +314,30 @@ async fn units_that_nobody_asks_for_go_back() {
     assert_eq!(admitted, 1_000);
 }
 
+// Regression: a region gave back all its units, so that the first requests after a pause went the long way.
+#[tokio::test]
+async fn first_request_after_a_pause_is_decided_by_the_reserve() {
+    let world = World::start().await;
+    let (west, east) = (limiter(world.west()), limiter(world.east()));
+    let policy = policy("reserve", 1_000).on_outage(OnOutage::Deny);
+    let charge = policy.charge(key_at(EAST));
+    let charges = [charge];
+    for _ in 0..8 {
+        join_all((0..8).map(|_| check(&west, &charges))).await;
+    }
+    let started = Instant::now();
+    let mut admitted = 64;
+    // An eighth of the burst may stay.
+    while admitted < 1_000 - 125 {
+        admitted += take_all(&east, charge).await;
+        tokio::task::yield_now().await;
+        assert!(started.elapsed() < HUNG, "{admitted}");
+    }
+    assert!(admitted < 1_000, "{admitted}");
+    world.to_east.set(Mode::BlackHole);
+    assert!(check(&west, &charges).await.is_allowed());
+}
+
 #[tokio::test]
 async fn settings_and_policies_that_regions_cannot_have_are_refused() {
     let here = || Regions::here(WEST, "redis://west");
