@@ -207,6 +207,7 @@ mod client;
 mod cluster;
 mod connection;
 mod denial_cache;
+mod denials;
 #[cfg(feature = "top-keys")]
 mod fleet_top_keys;
 #[cfg(fuzzing)]

@@ -33,7 +33,7 @@ use smallvec::SmallVec;
 use crate::{
     charge::{Charge, Charges, Correction, OwnedCharge, Receipt},
     clock::{Clock, Timestamp},
-    decision::{CountedBy, Decision, Outcome, PolicyState},
+    decision::{CountedBy, Decision},
     diagnosis::Warning,
     error::{Error, ErrorKind, Phase},
     key::Key,
@@ -53,7 +53,8 @@ use super::fleet_top_keys;
 
 use super::{
     client::Client,
-    denial_cache::{self, Found, Validity},
+    denial_cache::{self, Found},
+    denials::{DeniedBefore, denied_before, note_denial},
     key_states,
     protocol::{Redirect, Request, takes_slots},
     route,
@@ -67,15 +68,6 @@ pub(super) struct Node {
     pub client: Arc<Client>,
     /// `None` in a store whose errors are the caller's.
     guard: Option<Arc<Guard>>,
-}
-
-/// What is known of charges before the server is asked.
-enum DeniedBefore {
-    /// It has denied one of them until later.
-    Denied(Decision),
-    /// The denial of one was over just now. The number identifies its key.
-    JustOver(u64),
-    Nothing,
 }
 
 /// Decides charges in one part per slot, at a server that turned out to be a node of a cluster.
@@ -106,7 +98,7 @@ impl Node {
         if let Before::Decided(decision) = guard.before(charges, run_number) {
             return decision;
         }
-        match self.denied_before(guard, charges) {
+        match denied_before(&self.client, guard, charges) {
             DeniedBefore::Denied(denial) => {
                 guard.note_decided(1);
                 return StoreFuture::ready(Ok(denial));
@@ -159,7 +151,7 @@ impl Node {
                     break;
                 }
                 let guard = this.guard.as_ref();
-                let before = guard.map(|guard| this.denied_before(guard, &borrowed()));
+                let before = guard.map(|guard| denied_before(&this.client, guard, &borrowed()));
                 if !matches!(before, Some(DeniedBefore::JustOver(_))) {
                     break;
                 }
@@ -185,25 +177,11 @@ impl Node {
         StoreFuture::boxed(async move { sending.run(in_parts).await.0 })
     }
 
-    /// Returns what is known of charges that the server has denied.
-    #[inline]
-    fn denied_before(&self, guard: &Guard, charges: &[Charge<'_>]) -> DeniedBefore {
-        let denials = &self.client.denials;
-        if !denials.has_any() {
-            return DeniedBefore::Nothing;
-        }
-        let now = self.client.now();
-        if !denials.may_cover(now) {
-            return DeniedBefore::Nothing;
-        }
-        self.denied_until(guard, charges, now)
-    }
-
     /// Returns whether the server has denied these charges until later.
     pub fn has_denial(&self, charges: &[Charge<'_>]) -> bool {
         let guard = self.guard.as_ref();
         guard.is_some_and(|guard| {
-            let before = self.denied_before(guard, charges);
+            let before = denied_before(&self.client, guard, charges);
             matches!(before, DeniedBefore::Denied(_))
         })
     }
@@ -219,34 +197,6 @@ impl Node {
             Found::Holds(denial) => Some(denial.ask_from.since(now)),
             Found::JustOver(_) | Found::Nothing => None,
         }
-    }
-
-    #[inline(never)]
-    fn denied_until(&self, guard: &Guard, charges: &[Charge<'_>], now: Timestamp) -> DeniedBefore {
-        let client = &self.client;
-        if !charges.iter().all(denial_cache::may_be_denied_here) {
-            return DeniedBefore::Nothing;
-        }
-        let validity = client.denials.validity();
-        let decided_at = guard.server_clock.now();
-        let (mut is_denied, mut just_over) = (false, None);
-        let mut state = |charge: &Charge<'_>| {
-            match client.denials.find(charge, validity, now) {
-                Found::Holds(denial) => {
-                    is_denied = true;
-                    return denial.state(charge, now, decided_at);
-                }
-                Found::JustOver(key) => just_over = just_over.or(Some(key)),
-                Found::Nothing => {}
-            }
-            PolicyState::uncounted(*charge.policy().name(), Outcome::Allowed)
-        };
-        let states: SmallVec<[PolicyState; 1]> = charges.iter().map(&mut state).collect();
-        if is_denied {
-            let denial = Decision::of_states(CountedBy::DenialCache, decided_at, states);
-            return DeniedBefore::Denied(denial.timed_by(&guard.server_clock));
-        }
-        just_over.map_or(DeniedBefore::Nothing, DeniedBefore::JustOver)
     }
 
     /// Returns the server without the guard.
@@ -423,34 +373,6 @@ impl Sending {
             Err(error) => Err(error),
         };
         (result, charges, sent_at)
-    }
-}
-
-/// Keeps the denials in a decision that was sent after this time.
-#[cold]
-fn note_denial(
-    client: &Client,
-    charges: &[OwnedCharge],
-    decision: &Decision,
-    (sent_at, validity): (Timestamp, Validity),
-) {
-    if decision.counted_by() != CountedBy::Shared {
-        return;
-    }
-    let decided_at = decision.decided_at();
-    // The caller's clock is that of the script too.
-    let sent_at = match client.clock {
-        Some(_) => decided_at,
-        None => sent_at,
-    };
-    for (charge, state) in charges.iter().zip(decision.states()) {
-        let charge = charge.borrow();
-        if denial_cache::is_repeatable(charge.policy()) && !charge.is_shadow() && !charge.is_away()
-        {
-            client
-                .denials
-                .put(&charge, state, (sent_at, decided_at), validity);
-        }
     }
 }
 
