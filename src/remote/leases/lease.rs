@@ -63,8 +63,8 @@ pub(super) struct Lease {
     last_grant: u64,
     /// Reports in a row that got no units.
     empty_grants: u32,
-    /// Whether three quarters of the limit were neither used nor leased when Redis last replied.
-    is_far_from_limit: bool,
+    /// So few units that others hardly missed them when Redis last replied: up to here, a lease covers a whole turn.
+    few: u64,
     /// No units are asked for before, since there were none.
     waits_until: Timestamp,
     /// Nobody waits for a report until then: the last one failed, or left requests without an answer.
@@ -88,6 +88,8 @@ struct SentReport {
     /// The period in which its units were spent.
     period: u64,
     taken_back: u64,
+    /// The part of all requests that this instance got, in 1/1024.
+    share: u16,
 }
 
 /// The state of the key in Redis, as it was last replied.
@@ -279,7 +281,9 @@ impl Lease {
         } else {
             self.wanted(kept, now)
         };
+        let share = self.share.in_1024(instances);
         self.report = Some(SentReport {
+            share,
             sent_at: now,
             spent: self.spent,
             kept,
@@ -300,7 +304,7 @@ impl Lease {
             asked: self.share.take_unsent(),
             want: saturated(want),
             need: saturated(needed),
-            share: self.share.in_1024(instances),
+            share,
             taken_back: saturated(taken_back),
             purpose: if is_returned {
                 Purpose::GiveBack
@@ -312,8 +316,9 @@ impl Lease {
 
     /// Returns how many units to ask for beside those that are kept: none that would end with their window before they are spent.
     fn wanted(&self, kept: u64, now: Timestamp) -> u64 {
-        let mut seconds = match self.is_far_from_limit {
-            true => SECONDS_LEASED_IF_FAR,
+        let a_turn = self.demand.per_second(now) * TURN.as_secs_f64();
+        let mut seconds = match to_units(a_turn) <= self.few {
+            true => TURN.as_secs_f64(),
             false => SECONDS_LEASED,
         };
         if !self.is_movable && now < self.ends_at {
@@ -372,8 +377,8 @@ impl Lease {
         }
         let leased = reply.leased(if report.is_returned { 0 } else { report.kept });
         let (usage, _) = reply.state.usage_and_retry(counter, 0, reply.decided_at);
-        self.is_far_from_limit =
-            usage.remaining.saturating_sub(leased) >= counter.limit().div_ceil(4) * 3;
+        let free = usage.remaining.saturating_sub(leased);
+        self.few = free * u64::from(report.share) / 1_024 / PARTS_HARDLY_MISSED;
         Some(leased)
     }
 
@@ -492,9 +497,10 @@ fn to_units(estimate: f64) -> u64 {
 const TOTAL_BITS: u32 = 40;
 /// A turn of `lua/decide.lua`.
 const TURN: Duration = Duration::from_secs(1);
-/// The demand that a lease covers, in seconds: a fifth of a turn, but all of one if others hardly miss the units.
+/// The demand that a lease covers, in seconds, if it is not that of a whole turn.
 const SECONDS_LEASED: f64 = 0.2;
-const SECONDS_LEASED_IF_FAR: f64 = 1.0;
+/// Others hardly miss so small a part of what is free for this instance.
+const PARTS_HARDLY_MISSED: u64 = 16;
 /// Units a second from which on a key is worth a lease.
 const LEAST_RATE: f64 = 4.0;
 /// Units are asked for when those that are left last for this many round trips.
