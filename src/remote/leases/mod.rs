@@ -12,13 +12,13 @@
 //!
 //! # Why is more than the quota never admitted?
 //!
-//! Redis keeps, beside the state of a key, the units that are leased and not reported: sigma, as two numbers, one for each of the
-//! last two turns of a second. A bucket grants a charge or a lease only if its debt and sigma fit into the span together. A report
-//! moves units from sigma into the debt. Units that are not reported when their lease ends count as spent then, and their holder spends
-//! none of them later. So at each moment `t` that Redis decides, `max(TAT, t) + sigma * T <= t + span`, where `T` is the time of a unit.
-//! Reported units of a span `(s, t]` number at most `(TAT - s) / T`, and unreported ones at most sigma. Together, a span has at
-//! most `capacity + (t - s) / T` units, as with a strict bucket, for any number of instances, and whatever is lost, late or out of
-//! order.
+//! Redis keeps, beside the state of a key, the units that are leased and not reported: sigma, as two numbers, one for each of
+//! the last two turns of a second, or of 5 s if other regions lease the key. A bucket grants a charge or a lease only if its
+//! debt and sigma fit into the span together. A report moves units from sigma into the debt. Units that are not reported when
+//! their lease ends count as spent then, and their holder spends none of them later. So at each moment `t` that Redis decides,
+//! `max(TAT, t) + sigma * T <= t + span`, where `T` is the time of a unit. Reported units of a span `(s, t]` number at most
+//! `(TAT - s) / T`, and unreported ones at most sigma. Together, a span has at most `capacity + (t - s) / T` units, as with a
+//! strict bucket, for any number of instances, and whatever is lost, late or out of order.
 //!
 //! A fixed window has `used + sigma <= limit`. Its leases end with their turn or with the window, whichever comes first, and count as
 //! used in that window. So units are spent in the window in which Redis debited them, and their sum is at most the limit. A sliding
@@ -35,7 +35,7 @@
 //! | rule | since |
 //! |---|---|
 //! | each unit is in one report at most, also if the fate of the report is unknown | a second report of it would free a unit that is in use |
-//! | a lease ends here before it ends in Redis, or its window: its time is counted from before the call, and 3 ms are left out | clocks run apart |
+//! | a lease ends here before it ends in Redis, or its window: its time is counted from before the call, and 3 ms or a thousandth are left out | clocks run apart |
 //! | held units are reported as kept until their decision is admitted | as spent, they would turn into debt that decays, while they are not yet spent |
 //!
 //! # Why debit in advance, and not only count?
