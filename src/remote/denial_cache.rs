@@ -88,7 +88,7 @@ pub(super) struct DenialCache {
     /// Hashes of the names of policies under which this instance has refunded.
     refunded: Mutex<HashSet<u64>>,
     has_refunded: AtomicBool,
-    /// Who asks when a denial is over.
+    /// The requests that ask when a denial is over.
     flights: Arc<SingleFlight>,
 }
 
@@ -96,7 +96,7 @@ pub(super) struct DenialCache {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Validity(u64);
 
-/// What is kept of the denials of a charge.
+/// The denial that is kept for a charge, if any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Found {
     /// It is denied.

@@ -14,7 +14,7 @@ use super::{
     denial_cache::{self, Found, Validity},
 };
 
-/// What is known of charges before the server is asked.
+/// The kept denials of charges.
 pub(super) enum DeniedBefore {
     /// It has denied one of them until later.
     Denied(Decision),

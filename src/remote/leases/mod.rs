@@ -45,10 +45,11 @@
 //!
 //! # How large is a lease?
 //!
-//! As large as what the key is asked for here in 0.2 s, or until its window ends, and at most a quarter of what is free times this
-//! instance's part of the requests. It covers a whole turn, 1 s, if that is at most a sixteenth of what is free times that part. Fewer than 4 units are not worth a call, unless requests wait
-//! for them. All leases of a key together are at most a quarter of its capacity or limit. So a denial, or the idle time of a holder,
-//! costs others a constant number of units, and never a part of the rate. Under a delayed policy, the instance's part of the overshoot is leased as well.
+//! As large as what the key is asked for here in 0.2 s, or until its window ends, and at most a quarter of what is free times
+//! this instance's part of the requests. It covers a whole turn, 1 s, if that is at most a sixteenth of what is free times that
+//! part. Fewer than 4 units are not worth a call, unless requests wait for them. All leases of a key together are at most a
+//! quarter of its capacity or limit. So a denial, or the idle time of a holder, costs others a constant number of units, and
+//! never a part of the rate. Under a delayed policy, the instance's part of the overshoot is leased as well.
 //!
 //! # Why do requests wait for a report?
 //!
