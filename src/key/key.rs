@@ -242,7 +242,7 @@ impl Key {
     }
 
     /// Returns the identity without the tag of a slot.
-    fn without_slot(&self) -> &[u8] {
+    pub(crate) fn without_slot(&self) -> &[u8] {
         &self.as_bytes()[self.tag_length().map_or(0, |length| length + 1)..]
     }
 

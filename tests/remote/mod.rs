@@ -17,6 +17,7 @@ mod network;
 mod refused;
 #[cfg(feature = "test-util")]
 mod region_bounds;
+mod region_homes;
 #[cfg(feature = "test-util")]
 mod region_walk;
 mod regions;

@@ -18,23 +18,23 @@ use crate::support::{Mode, Proxy, Server, unpack};
 /// A long way, in both directions together.
 const FAR: Duration = Duration::from_millis(80);
 /// A wait that nothing reaches, however loaded the machine is.
-const HUNG: Duration = Duration::from_secs(20);
+pub(super) const HUNG: Duration = Duration::from_secs(20);
 /// A time of a region's server.
 const BEGIN: u64 = 1_700_000_000_000_000;
-const WEST: &str = "west";
-const EAST: &str = "east";
+pub(super) const WEST: &str = "west";
+pub(super) const EAST: &str = "east";
 
 /// Two regions, with a server each, and a long way between them.
-struct World {
-    west: Server,
-    east: Server,
+pub(super) struct World {
+    pub(super) west: Server,
+    pub(super) east: Server,
     /// From west to east.
-    to_east: Proxy,
-    to_west: Proxy,
+    pub(super) to_east: Proxy,
+    pub(super) to_west: Proxy,
 }
 
 impl World {
-    async fn start() -> Self {
+    pub(super) async fn start() -> Self {
         let (west, east) = (Server::start(), Server::start());
         let (to_east, to_west) = (
             Proxy::start(east.address()).await,
@@ -51,36 +51,36 @@ impl World {
         }
     }
 
-    fn west(&self) -> Regions {
+    pub(super) fn west(&self) -> Regions {
         let server = RedisStore::builder(self.west.url()).deadline(Duration::from_secs(5));
         Regions::here(WEST, server).region(EAST, self.to_east.url())
     }
 
-    fn east(&self) -> Regions {
+    pub(super) fn east(&self) -> Regions {
         let server = RedisStore::builder(self.east.url()).deadline(Duration::from_secs(5));
         Regions::here(EAST, server).region(WEST, self.to_west.url())
     }
 }
 
-fn limiter(regions: Regions) -> RateLimiter {
+pub(super) fn limiter(regions: Regions) -> RateLimiter {
     let limiter = RateLimiter::builder().regions(regions).build();
     limiter.expect("a usable limiter")
 }
 
 /// Returns a key whose home is this region.
-fn key_at(home: &str) -> Key {
+pub(super) fn key_at(home: &str) -> Key {
     let regions = Regions::here(WEST, "redis://west").region(EAST, "redis://east");
     let mut keys = (0..1_000).map(|number| Key::new(format!("user-{number}")));
     keys.find(|key| regions.home_of(key) == home)
         .expect("a key")
 }
 
-async fn check(limiter: &RateLimiter, charges: &[Charge<'_>]) -> Decision {
+pub(super) async fn check(limiter: &RateLimiter, charges: &[Charge<'_>]) -> Decision {
     limiter.check(charges).await.expect("a decision")
 }
 
 /// Takes all units that are admitted. Returns how many there were.
-async fn take_all(limiter: &RateLimiter, charge: Charge<'_>) -> u64 {
+pub(super) async fn take_all(limiter: &RateLimiter, charge: Charge<'_>) -> u64 {
     let mut admitted = 0;
     while check(limiter, &[charge]).await.is_allowed() {
         admitted += charge.units();
@@ -89,7 +89,7 @@ async fn take_all(limiter: &RateLimiter, charge: Charge<'_>) -> u64 {
 }
 
 /// So little comes back in a test that it does not matter.
-fn policy(name: &str, burst: u64) -> Policy {
+pub(super) fn policy(name: &str, burst: u64) -> Policy {
     Policy::new(name, Quota::per_hour(1).burst(burst))
 }
 

@@ -16,8 +16,12 @@
 //! # Which region is the home of a key?
 //!
 //! That with the highest hash of the region's name and the key's hash slot (rendezvous hashing), so that all policies of a key have
-//! one home, and a new region takes keys from all others and moves no others. All instances need the same names. While they have
-//! different ones, in a deployment, a key may have two homes, and twice its limit.
+//! one home, and a new region takes keys from all others and moves no others. [`Regions::fixed_home`] chooses the home by the key
+//! instead: one region for all keys, or for those of its tenants. A choice by the country of a request would give a key two homes,
+//! so `fixed_home` gets only the key.
+//!
+//! All instances need the same names, and the same fixed homes. While they have different ones, in a deployment, a key may have two
+//! homes, and twice its limit. Keys of one request may have different homes, since it is decided at its own region's server.
 //!
 //! # Why does the instance that finds few units report, and no leader?
 //!
@@ -60,6 +64,7 @@
 //! server, the instances of a region admit what they do in any outage.
 
 mod home;
+mod placement;
 mod pots;
 mod refund;
 mod report;

@@ -15,7 +15,7 @@ use crate::{
     telemetry::RegionMetrics,
 };
 
-use super::home::Home;
+use super::{home::Home, placement::Placement};
 
 /// What the handles on one store share.
 #[derive(Debug)]
@@ -23,8 +23,7 @@ pub(super) struct Pots {
     /// The store of this region.
     pub here: RedisStore,
     homes: Box<[Home]>,
-    /// For each hash slot the index of its home, where 0 is this region.
-    homes_of_slots: Box<[u8]>,
+    placement: Placement,
     /// The part of a limit that is admitted without the home, in 1/1000.
     share: u16,
     /// How long a request waits for a home.
@@ -55,14 +54,14 @@ impl Pots {
     pub fn new(
         here: RedisStore,
         homes: Box<[Home]>,
-        homes_of_slots: Box<[u8]>,
+        placement: Placement,
         share: u16,
         wait: Duration,
     ) -> Self {
         Self {
             here,
             homes,
-            homes_of_slots,
+            placement,
             share,
             wait,
             reported: Mutex::default(),
@@ -74,8 +73,8 @@ impl Pots {
 
     /// Returns the home of a key; `None` if that is this region.
     pub fn home_of(&self, key: &Key) -> Option<&Home> {
-        let index = usize::from(self.homes_of_slots[usize::from(key.slot())]);
-        self.homes.get(index.checked_sub(1)?)
+        let index = self.placement.home_of(key).checked_sub(1)?;
+        self.homes.get(index)
     }
 
     /// Returns the part of this region of all, in 1/1024.

@@ -1,16 +1,20 @@
-//! Settings of regions, and the home of each key.
+//! Settings of regions.
 
 use std::{fmt, time::Duration};
 
 use crate::{
-    charge::mix,
     error::{Error, ErrorKind},
-    key::{Key, slot::SLOTS},
+    key::Key,
     policy::Percent,
     remote::{builder::RedisStoreBuilder, store::RedisStore},
 };
 
-use super::{home::Home, pots::Pots, store::RegionStore};
+use super::{
+    home::Home,
+    placement::{self, FixedHome, Placement},
+    pots::Pots,
+    store::RegionStore,
+};
 
 /// Servers in several regions that share limits.
 ///
@@ -39,6 +43,7 @@ use super::{home::Home, pots::Pots, store::RegionStore};
 pub struct Regions {
     here: Region,
     others: Vec<Region>,
+    fixed_homes: Vec<FixedHome>,
     share: Option<Percent>,
     wait: Duration,
     report_timeout: Duration,
@@ -56,6 +61,7 @@ impl Regions {
         Self {
             here: Region::new(name, server),
             others: Vec::new(),
+            fixed_homes: Vec::new(),
             share: None,
             wait: Duration::from_millis(500),
             report_timeout: Duration::from_secs(1),
@@ -67,6 +73,36 @@ impl Regions {
     /// Its deadline is the [`report_timeout`](Self::report_timeout), and its connect timeout at least 2 s.
     pub fn region(mut self, name: impl Into<String>, server: impl Into<RedisStoreBuilder>) -> Self {
         self.others.push(Region::new(name, server));
+        self
+    }
+
+    /// Sets the region that is the home of the keys for which `has` returns true.
+    ///
+    /// Default: a hash chooses the home of each key. The first call that has a key counts. For example, `|_| true` makes one region the
+    /// home of all keys, so that their requests there never wait for another region.
+    ///
+    /// `has` takes the key as [`Key::as_str`] returns it, but without the tag of [`co_located_with`](Key::co_located_with): joined keys
+    /// as `a|b`, labelled ones as `label!a`, and keys that are too long as hashes. It is called for each decision, so it must not
+    /// block. All processes must have the same fixed homes in the same order: while they differ, a key may have two homes, and twice
+    /// its limit.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate::{Key, remote::Regions};
+    ///
+    /// let regions = Regions::here("us-east", "redis://redis.us-east.internal")
+    ///     .region("eu-west", "redis://redis.eu-west.internal")
+    ///     .fixed_home("eu-west", |tenant| tenant.starts_with("eu-"))
+    ///     .fixed_home("us-east", |tenant| tenant.starts_with("us-"));
+    /// assert_eq!(regions.home_of(&Key::new("eu-acme")), "eu-west");
+    /// ```
+    pub fn fixed_home(
+        mut self,
+        region: impl Into<String>,
+        has: impl Fn(&str) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        self.fixed_homes.push(FixedHome::new(region.into(), has));
         self
     }
 
@@ -100,9 +136,7 @@ impl Regions {
     /// Returns the region that is the home of a key.
     #[must_use]
     pub fn home_of(&self, key: &Key) -> &str {
-        let names = self.names();
-        let hashes: Vec<u64> = names.iter().map(|name| hash_of(name)).collect();
-        names[usize::from(home_of_slot(&hashes, key.slot()))]
+        placement::home_of(&self.names(), &self.fixed_homes, key)
     }
 
     /// Returns the names of all regions, with this one first.
@@ -129,7 +163,7 @@ impl Regions {
             Some(share) => share.of(1_000),
             None => 1_000 / (self.others.len() + 1) as u64,
         };
-        let homes_of_slots = homes_of_slots(&self.names());
+        let placement = Placement::new(&self.names(), &self.fixed_homes);
         let homes = self.others.into_iter().map(|region| {
             let server = region
                 .server
@@ -139,7 +173,7 @@ impl Regions {
         });
         let homes = homes.collect::<Result<_, Error>>()?;
         let share = share.try_into().unwrap_or(u16::MAX).max(1);
-        let pots = Pots::new(here, homes, homes_of_slots, share, self.wait);
+        let pots = Pots::new(here, homes, placement, share, self.wait);
         Ok(RegionStore::new(pots))
     }
 
@@ -173,6 +207,15 @@ impl Regions {
                 return invalid(format!(
                     "client_time in region {:?}: units end by the clock of each region's server",
                     region.name
+                ));
+            }
+        }
+        let names = self.names();
+        for fixed in &self.fixed_homes {
+            if !names.contains(&fixed.region()) {
+                return invalid(format!(
+                    "fixed_home in an unknown region {:?}: add it by region()",
+                    fixed.region()
                 ));
             }
         }
@@ -213,66 +256,12 @@ impl fmt::Debug for Regions {
         f.debug_struct("Regions")
             .field("here", &self.here.name)
             .field("others", &others)
+            .field("fixed_homes", &self.fixed_homes)
             .field("share", &self.share)
             .field("wait", &self.wait)
             .finish_non_exhaustive()
     }
 }
 
-/// Returns for each hash slot the index of the region that is its home.
-fn homes_of_slots(names: &[&str]) -> Box<[u8]> {
-    let hashes: Vec<u64> = names.iter().map(|name| hash_of(name)).collect();
-    (0..SLOTS).map(|slot| home_of_slot(&hashes, slot)).collect()
-}
-
-/// Returns the index of the region that is the home of a hash slot. There are fewer than 256.
-fn home_of_slot(hashes: &[u64], slot: u16) -> u8 {
-    let weights = hashes
-        .iter()
-        .map(|hash| mix(hash ^ mix(u64::from(slot) + 1)));
-    let regions = (0..u8::MAX).zip(weights);
-    regions
-        .max_by_key(|(_, weight)| *weight)
-        .map_or(0, |(index, _)| index)
-}
-
-/// Returns a hash that is the same in all processes and versions (FNV-1a).
-fn hash_of(name: &str) -> u64 {
-    name.bytes().fold(0xCBF2_9CE4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3)
-    })
-}
-
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
 const LONGEST_REPORT: Duration = Duration::from_millis(1_500);
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn regions_are_the_home_of_equal_parts_and_a_new_one_takes_only_its_own() {
-        let three = homes_of_slots(&["eu-west", "us-east", "ap-south"]);
-        let four = homes_of_slots(&["eu-west", "us-east", "ap-south", "sa-east"]);
-        for region in 0..3 {
-            let slots = three.iter().filter(|home| **home == region).count();
-            // A third of 16,384 is 5,461, with a standard deviation of 60.
-            assert!((5_161..5_761).contains(&slots), "{region}: {slots}");
-        }
-        for (before, after) in three.iter().zip(&four) {
-            assert!(after == before || *after == 3);
-        }
-    }
-
-    #[test]
-    fn order_of_the_names_changes_no_home() {
-        let names = ["eu-west", "us-east", "ap-south"];
-        let reversed = ["ap-south", "us-east", "eu-west"];
-        for (one, other) in homes_of_slots(&names)
-            .iter()
-            .zip(&homes_of_slots(&reversed))
-        {
-            assert_eq!(names[usize::from(*one)], reversed[usize::from(*other)]);
-        }
-    }
-}
