@@ -18,6 +18,7 @@ mod refused;
 #[cfg(feature = "test-util")]
 mod region_bounds;
 mod region_homes;
+mod region_outages;
 #[cfg(feature = "test-util")]
 mod region_walk;
 mod regions;

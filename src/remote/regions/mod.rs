@@ -43,7 +43,7 @@
 //! | are enough | | is admitted at once |
 //! | are not enough | may have units for all that were denied since the last report | waits for the report, at most [`Regions::wait`] |
 //! | are not enough | has none, or too few | is denied at once |
-//! | are not enough | cannot be reached | is admitted by this region's [share](Regions::share), or by the policy's `OnOutage` if that is to allow or to deny |
+//! | are not enough | cannot be reached | is admitted by this region's [share](Regions::share), or at once by the policy's `OnOutage` if that is to allow or to deny |
 //!
 //! So a key that is new to a region waits once for the long way, and a busy one never: its report begins while it has units for
 //! 2 round trips.

@@ -96,6 +96,12 @@ impl Pots {
         }
     }
 
+    /// Returns whether the home of a key is cut off, and nothing is admitted without it.
+    pub fn is_out_of_reach(&self, charge: &Charge<'_>) -> bool {
+        let home = self.home_of(charge.key());
+        home.is_some_and(Home::is_cut_off) && self.share_of(charge.policy()) == 0
+    }
+
     /// Returns what is admitted under a policy without the home, in 1/1000 of its limit.
     pub fn share_of(&self, policy: &Policy) -> u16 {
         match policy.outage_choice() {

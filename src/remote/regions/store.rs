@@ -151,7 +151,7 @@ async fn decide_away(
     let began_at = now();
     let first = decided.await?;
     start_reports(pots, &charges, &first);
-    if !is_worth_waiting(&charges, &first) {
+    if !is_worth_waiting(pots, &charges, &first) {
         return Ok(first);
     }
     pots.metrics.waited();
@@ -177,7 +177,7 @@ async fn decide_away(
         last = pots.here.decide(&borrowed).await?;
         start_reports(pots, &charges, &last);
         let is_over = left.is_zero() || is_answered(&charges, (&first, &last));
-        if is_over || !is_worth_waiting(&charges, &last) {
+        if is_over || !is_worth_waiting(pots, &charges, &last) {
             return Ok(last);
         }
     }
@@ -200,16 +200,18 @@ fn start_reports(pots: &Arc<Pots>, charges: &[OwnedCharge], decision: &Decision)
 }
 
 /// Returns whether a request is denied only since units are missing here, of which their homes may have some.
-fn is_worth_waiting(charges: &[OwnedCharge], decision: &Decision) -> bool {
+fn is_worth_waiting(pots: &Pots, charges: &[OwnedCharge], decision: &Decision) -> bool {
     if decision.is_allowed() {
         return false;
     }
-    let missing = notes(charges, decision).filter(|(_, note)| note.is_missing());
+    let missing = notes(charges, decision).filter(|(charge, note)| {
+        note.is_missing() && !charge.is_shadow() && !pots.is_out_of_reach(charge)
+    });
     let denials = decision
         .states()
         .iter()
         .filter(|state| state.enforced_outcome() == Outcome::Limited);
-    denials.count() == missing.filter(|(charge, _)| !charge.is_shadow()).count()
+    denials.count() == missing.count()
 }
 
 /// Returns whether the homes have replied to the reports that asked for the units of a request, which others have got then.
