@@ -62,6 +62,34 @@ async fn requests_that_are_denied_while_their_home_is_cut_off_do_not_wait() {
     assert!(check(&world.limiter, &charges[1..]).await.is_allowed());
 }
 
+// Regression: each look for the units of another key counted a key that had units.
+#[tokio::test]
+async fn request_counts_once_as_decided_by_the_share() {
+    let world = World::start().await;
+    let with_units = policy("with-units", 800);
+    let with_units = with_units.charge(Key::new("far"));
+    // Brings an eighth of the burst.
+    assert!(check(&world.limiter, &[with_units]).await.is_allowed());
+    world.cut_off_far().await;
+    let recorder = recorder();
+    let _installed = set_default_local_recorder(&recorder);
+    let by_share = || count(&recorder, "tollgate_region_share_decisions_total");
+    let decide = async |far, near: &'static str| {
+        let policy = policy(near, 800);
+        let decision = check(&world.limiter, &[far, policy.charge(Key::new(near))]).await;
+        assert!(decision.is_allowed(), "{decision:?}");
+    };
+    decide(with_units, "near-1").await;
+    assert_eq!(by_share(), 0);
+    let without = policy("without", 4);
+    let without = without.charge(Key::new("far"));
+    decide(without, "near-2").await;
+    assert_eq!(by_share(), 1);
+    // A third of 4 units is spent.
+    assert!(!check(&world.limiter, &[without]).await.is_allowed());
+    assert_eq!(by_share(), 2);
+}
+
 fn recorder() -> PrometheusRecorder {
     PrometheusBuilder::new().build_recorder()
 }

@@ -141,25 +141,37 @@ impl Store for RegionStore {
     }
 }
 
-/// Ends a decision on charges of which some are away from their homes: starts the reports that are due, and waits for those which may
-/// bring enough units.
+/// Ends a decision on charges of which some are away from their homes, and counts it.
 async fn decide_away(
     pots: &Arc<Pots>,
     decided: StoreFuture<Decision>,
     mut charges: OwnedCharges,
 ) -> Result<Decision, Error> {
+    let decision = wait_for_units(pots, decided, &mut charges).await?;
+    if is_by_share(&charges, &decision) {
+        pots.metrics.decided_by_share();
+    }
+    Ok(decision)
+}
+
+/// Starts the reports that are due, and waits for those which may bring enough units.
+async fn wait_for_units(
+    pots: &Arc<Pots>,
+    decided: StoreFuture<Decision>,
+    charges: &mut OwnedCharges,
+) -> Result<Decision, Error> {
     let began_at = now();
     let first = decided.await?;
-    start_reports(pots, &charges, &first);
-    if !is_worth_waiting(pots, &charges, &first) {
+    start_reports(pots, charges, &first);
+    if !is_worth_waiting(pots, charges, &first) {
         return Ok(first);
     }
     pots.metrics.waited();
     let mut last = first.clone();
     loop {
         let left = (began_at + pots.wait).since(now());
-        let is_silent = is_silent(&charges, (&first, &last));
-        for charge in &mut charges {
+        let is_silent = is_silent(charges, (&first, &last));
+        for charge in charges.iter_mut() {
             let borrowed = charge.borrow();
             let (policy, key) = (borrowed.policy(), borrowed.key());
             if let Site::Away(mut away) = pots.site_of(policy, key) {
@@ -171,32 +183,36 @@ async fn decide_away(
             }
         }
         if !left.is_zero() {
-            sleep(pause(pots, &charges).min(left)).await;
+            sleep(pause(pots, charges).min(left)).await;
         }
         let borrowed: SmallVec<[Charge<'_>; 2]> = charges.iter().map(OwnedCharge::borrow).collect();
         last = pots.here.decide(&borrowed).await?;
-        start_reports(pots, &charges, &last);
-        let is_over = left.is_zero() || is_answered(&charges, (&first, &last));
-        if is_over || !is_worth_waiting(pots, &charges, &last) {
+        start_reports(pots, charges, &last);
+        let is_over = left.is_zero() || is_answered(charges, (&first, &last));
+        if is_over || !is_worth_waiting(pots, charges, &last) {
             return Ok(last);
         }
     }
 }
 
-/// Starts the reports that a decision has found to be due, and counts one without the home.
+/// Starts the reports that a decision has found to be due.
 fn start_reports(pots: &Arc<Pots>, charges: &[OwnedCharge], decision: &Decision) {
-    let mut is_by_share = false;
-    for (charge, note) in notes(charges, decision) {
-        if note.is_due() {
-            report::start(pots, &charge);
-        }
-        // One that the share admits is marked, and one that it denies waits for nothing.
-        let is_marked = note.is_under_way() == decision.is_allowed() && !note.is_missing();
-        is_by_share |= charge.has_share() && is_marked;
+    for (charge, _) in notes(charges, decision).filter(|(_, note)| note.is_due()) {
+        report::start(pots, &charge);
     }
-    if is_by_share {
-        pots.metrics.decided_by_share();
+}
+
+/// Returns whether shares have admitted a request, or one has denied it.
+fn is_by_share(charges: &[OwnedCharge], decision: &Decision) -> bool {
+    if decision.is_allowed() {
+        return notes(charges, decision)
+            .any(|(charge, note)| charge.has_share() && note.is_under_way());
     }
+    let mut states = charges.iter().zip(decision.states());
+    decision.counted_by() == CountedBy::Shared
+        && states.any(|(charge, state)| {
+            charge.borrow().has_share() && state.enforced_outcome() == Outcome::Limited
+        })
 }
 
 /// Returns whether a request is denied only since units are missing here, of which their homes may have some.
