@@ -73,7 +73,7 @@ impl Stats {
     }
 
     /// Returns the units that this region had left of keys whose homes are other regions, at the last report of each key by this
-    /// process; `None` without regions.
+    /// process; `None` without regions. Processes of a region see the same units.
     #[must_use]
     pub fn region_units(&self) -> Option<u64> {
         self.region_units

@@ -101,7 +101,7 @@ define! {
     REGION_REPORTS = Counter "tollgate_region_reports_total" in Count:
         "Reports of leased units to other regions.";
     REGION_UNITS = Gauge "tollgate_region_units" in Count:
-        "Units of other regions that this one had left at the last reports of this process.";
+        "Units of other regions that this one had left at the last reports of this process: take the maximum over processes, since they see the same units.";
     REGION_WAITS = Counter "tollgate_region_waits_total" in Count:
         "Requests that waited for the home of their key, in another region.";
     SHARE_DECISIONS = Counter "tollgate_region_share_decisions_total" in Count:

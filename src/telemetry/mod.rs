@@ -31,7 +31,7 @@
 //! | `tollgate_lease_misses_total` | counter | | | requests for leased keys that found too few units: they waited for a report, or asked Redis |
 //! | `tollgate_lease_reports_total` | counter | | `result` | reports of leased units: `accepted`; `late`, since Redis had counted the units as spent; or `failed` |
 //! | `tollgate_cut_off_regions` | gauge | | `limiter` | other [regions](crate::remote::Regions) that this process cannot reach |
-//! | `tollgate_region_units` | gauge | | `limiter` | units that this region had left at the last report of each key by this process |
+//! | `tollgate_region_units` | gauge | | `limiter` | units that this region had left at the last report of each key by this process. Processes of a region see the same units, so take the maximum, and not the sum |
 //! | `tollgate_region_waits_total` | counter | | | requests that waited for the home of their key, in another region |
 //! | `tollgate_region_reports_total` | counter | | `result` | reports to other regions: `accepted`; `late`, since the home had counted the units as spent; or `failed` |
 //! | `tollgate_region_share_decisions_total` | counter | | | requests that were decided by this region's share, since the home could not be reached |
