@@ -130,8 +130,6 @@ mod leases;
 #[cfg(feature = "metrics")]
 mod per_recorder;
 mod recorders;
-#[cfg(feature = "redis")]
-mod regions;
 #[cfg(feature = "metrics")]
 mod series;
 #[cfg(feature = "redis")]
@@ -144,8 +142,6 @@ pub(crate) use self::decisions::DecisionObserver;
 #[cfg(feature = "redis")]
 pub(crate) use self::leases::{LeaseMetrics, ReportResult};
 pub(crate) use self::recorders::Recorders;
-#[cfg(feature = "redis")]
-pub(crate) use self::regions::RegionMetrics;
 #[cfg(feature = "redis")]
 pub(crate) use self::servers::BreakerMetrics;
 #[cfg(all(feature = "metrics", feature = "redis"))]

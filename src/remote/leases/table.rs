@@ -114,7 +114,7 @@ impl Leases {
             is_reporting: AtomicBool::new(false),
             longest_wait: deadline / 4,
             sweep: SingleTask::default(),
-            metrics: LeaseMetrics::default(),
+            metrics: LeaseMetrics::of_instance(),
         }
     }
 

@@ -12,7 +12,7 @@ use crate::{
     policy::{OnOutage, Policy},
     remote::{protocol::REGION_TURN, store::RedisStore},
     task::{Mutex, SingleTask},
-    telemetry::RegionMetrics,
+    telemetry::LeaseMetrics,
 };
 
 use super::{home::Home, placement::Placement};
@@ -33,7 +33,7 @@ pub(super) struct Pots {
     /// Keys of which this process has got units a moment ago.
     held: Mutex<HashMap<Fingerprint, HeldKey>>,
     pub sweep: SingleTask,
-    pub metrics: RegionMetrics,
+    pub metrics: LeaseMetrics,
 }
 
 /// A key of which this region holds units.
@@ -67,7 +67,7 @@ impl Pots {
             reported: Mutex::default(),
             held: Mutex::default(),
             sweep: SingleTask::default(),
-            metrics: RegionMetrics::default(),
+            metrics: LeaseMetrics::of_region(),
         }
     }
 

@@ -166,7 +166,7 @@ async fn wait_for_units(
     if !is_worth_waiting(pots, charges, &first) {
         return Ok(first);
     }
-    pots.metrics.waited();
+    pots.metrics.missed();
     let mut last = first.clone();
     loop {
         let left = (began_at + pots.wait).since(now());
