@@ -24,6 +24,10 @@ use std::time::Duration;
 
 /// Reports the units of a key in the background, unless this process does already. `charge` is one of that key.
 pub(super) fn start(pots: &Arc<Pots>, charge: &Charge<'_>) {
+    start_with(pots, charge, PotStep::Begin);
+}
+
+fn start_with(pots: &Arc<Pots>, charge: &Charge<'_>, first: PotStep) {
     if !pots.begin_report(charge) {
         return;
     }
@@ -31,11 +35,11 @@ pub(super) fn start(pots: &Arc<Pots>, charge: &Charge<'_>) {
         pots: Arc::clone(pots),
         charge: charge.to_owned(),
     };
-    // Without a thread, the next request tries again.
+    // Without a thread, the next request or sweep tries again.
     background::spawn(async move {
         let reporting = reporting;
         let charge = reporting.charge.borrow();
-        run(&reporting.pots, &charge, PotStep::Begin).await;
+        run(&reporting.pots, &charge, first).await;
     });
 }
 
@@ -215,13 +219,12 @@ fn start_sweep(pots: &Arc<Pots>) {
 async fn sweep(pots: Arc<Pots>, running: Running) {
     while pots.holds_any() {
         sleep(SWEEP_INTERVAL).await;
-        let idle = pots.idle(Clock::system().now());
-        let given_back = idle.iter().map(|held| async {
+        for held in pots.idle(Clock::system().now()) {
             let (idle, reserve) = (held.idle, held.reserve);
             let step = PotStep::GiveBack { idle, reserve };
-            run(&pots, &held.charge.borrow(), step).await;
-        });
-        futures_util::future::join_all(given_back).await;
+            // A home that does not reply delays no other one.
+            start_with(&pots, &held.charge.borrow(), step);
+        }
     }
     drop(running);
     // A key may have been added just before.
