@@ -88,13 +88,13 @@ if stored and is_ours then
     failures = unpack_bytes('>I7I7I7I7I7I7I7I4I4I4I4I4I4I4I4I4I4I4I4I2I2I7I7I4I1', stored)
   is_ours = ends <= now + FURTHEST and tat <= now + FURTHEST
 end
-local was_set_back = began > now or ends > now + 2 * REGION_TURN
+local was_set_back = began > now or asked_at > now or ends > now + 2 * REGION_TURN
 if (now >= ends or was_set_back) and left + spent > 0 then
   -- At the home, they count as spent now.
   left, spent, reported, number = 0, 0, 0, (number + 1) % 4096
 end
 if was_set_back then
-  ends, began, waits, dry_until = 0, 0, 0, 0
+  ends, began, waits, asked_at, dry_until = 0, 0, 0, 0, 0
 end
 if waits == NEVER and now > began + 2 * TURN then
   -- Whoever made the report has gone. It ends as without a reply.

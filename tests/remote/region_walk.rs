@@ -41,11 +41,13 @@ enum Fault {
     OwedIsForgotten,
     /// Units are spent after the clock was set back.
     SpendAfterSetBack,
+    /// Units are spent after the clock was set back to a time since the last report.
+    SpendAfterSetBackSinceReport,
     /// A forced charge of the home is not made.
     ForcedIsFree,
 }
 
-const FAULTS: [Fault; 9] = [
+const FAULTS: [Fault; 10] = [
     Fault::ResetDeletes,
     Fault::RefundOfReported,
     Fault::SpendWhatWasGivenBack,
@@ -54,6 +56,7 @@ const FAULTS: [Fault; 9] = [
     Fault::MergeIsNotSent,
     Fault::OwedIsForgotten,
     Fault::SpendAfterSetBack,
+    Fault::SpendAfterSetBackSinceReport,
     Fault::ForcedIsFree,
 ];
 
@@ -71,6 +74,8 @@ struct Region {
     /// When the report under way began, by its server. Instances that die leave it so.
     reports: Option<Timestamp>,
     is_cut_off: bool,
+    /// When the key was asked for or a report began the last time, by its server.
+    seen_at: Timestamp,
     /// Units that it has admitted without the home; `None` if that is not known.
     owed: Option<u64>,
     /// Those of them that the home was charged for, which the region has not noted.
@@ -197,9 +202,11 @@ impl walks::Walk for Walk {
                 walks::script_with(turns, &format!("{turns} {forget}"))
             }
             Fault::OwedIsForgotten => walks::script_with("owed > paid and owed - paid or 0", "0"),
-            Fault::SpendAfterSetBack => {
-                walks::script_with("began > now or ends > now + 2 * REGION_TURN", "false")
-            }
+            Fault::SpendAfterSetBack => walks::script_with(
+                "began > now or asked_at > now or ends > now + 2 * REGION_TURN",
+                "false",
+            ),
+            Fault::SpendAfterSetBackSinceReport => walks::script_with("asked_at > now", "false"),
             _ => Script::DECIDE.source().to_owned(),
         }
     }
@@ -220,14 +227,16 @@ impl walks::Walk for Walk {
             let limit = limits[0].with(Quota::per_second(per_second).burst(capacity));
             limits = [limit.clone(), limit];
         }
-        let regions = (0..1 + random.below(3)).map(|_| Region {
-            clock: Clock::random(&mut random),
+        let clocks = (0..1 + random.below(3)).map(|_| Clock::random(&mut random));
+        let regions = clocks.map(|clock| Region {
+            clock,
             limit: 0,
             spent: Vec::new(),
             token: 0,
             ahead: None,
             reports: None,
             is_cut_off: false,
+            seen_at: clock.at(START),
             owed: Some(0),
             unnoted: 0,
         });
@@ -334,6 +343,7 @@ impl walks::Walk for Walk {
                     RegionTrial::begin(&self.bucket(limit), at, numbers, gives_back)
                 {
                     self.regions[region].reports = Some(at);
+                    self.regions[region].seen_at = at;
                     let report = Report {
                         is_merged: trial.owed() == 0,
                         trial,
@@ -531,6 +541,8 @@ impl Walk {
         let mut arguments = self.pot(region, self.regions[region].limit, units);
         if is_forced {
             arguments.insert(0, b"+".to_vec());
+        } else {
+            self.regions[region].seen_at = Timestamp::from_micros(self.time_at(region));
         }
         self.at_region(region, arguments)
     }
@@ -614,13 +626,15 @@ impl Walk {
         Command::Delete(self.key(index))
     }
 
-    /// Sets the clock of a region's server back by more than any report takes. The key is asked for, before the time is again what it
-    /// was.
-    fn set_back(&mut self, region: usize) -> Command {
-        let micros = 10 * SECOND + self.random.below(100 * SECOND);
-        self.regions[region].clock.set_back(micros);
-        self.regions[region].reports = None;
-        self.take_units(region, 1, false)
+    /// Sets the clock of a region's server back to before the region has seen the key the last time. The key is asked for, before the
+    /// time is again what it was: else nothing shows that it was set back.
+    fn set_back(&mut self, index: usize) -> Command {
+        let more = [1, 10_000, SECOND, 100 * SECOND][self::index(&mut self.random, 4)];
+        let region = &mut self.regions[index];
+        let since = region.clock.at(self.now).as_micros() - region.seen_at.as_micros();
+        region.clock.set_back(since + 1 + self.random.below(more));
+        region.reports = None;
+        self.take_units(index, 1, false)
     }
 
     fn reset(&mut self) -> Option<Command> {
@@ -712,7 +726,8 @@ impl Walk {
             region,
             limit,
             report,
-            from: from + self.home_is_behind,
+            // Once the home's clock was set back, it seems later than it was.
+            from: self.now.min(from + self.home_is_behind),
             is_in_time: self.now - self.home_is_behind < until,
         };
         let amount = if self.fault == Fault::MergeIsNotSent {

@@ -21,6 +21,8 @@ const FAR: Duration = Duration::from_millis(80);
 pub(super) const HUNG: Duration = Duration::from_secs(20);
 /// A time of a region's server.
 const BEGIN: u64 = 1_700_000_000_000_000;
+/// Microseconds of a turn of a key that regions lease.
+const TURN: u64 = 5_000_000;
 pub(super) const WEST: &str = "west";
 pub(super) const EAST: &str = "east";
 
@@ -247,11 +249,7 @@ fn begin(server: &Server, millis: u64, bucket: &TokenBucket) -> RegionTrial {
 fn units_admitted_while_a_report_pays_are_owed_since_it_began() {
     let server = Server::start();
     let bucket = TokenBucket::new(Quota::per_second(10)).expect("a usable quota");
-    let take = |millis| {
-        let numbers = ["1", "1000000", "1", "100000", "1000"].map(|text| text.as_bytes().to_vec());
-        let arguments = [vec![b"p".to_vec()], numbers.to_vec()].concat();
-        assert_eq!(step(&server, millis, arguments)[1], 1);
-    };
+    let take = |millis| assert!(take(&server, millis, "1000"));
     take(0);
     let first = begin(&server, 100, &bucket);
     take(200);
@@ -264,6 +262,34 @@ fn units_admitted_while_a_report_pays_are_owed_since_it_began() {
     let since = |report: &RegionTrial| report.merge(&bucket, 0).0.from;
     assert_eq!(since(&first), BEGIN);
     assert_eq!(since(&second), BEGIN + 100_000);
+}
+
+/// Takes a unit of a region whose limit is 10 a second. Returns whether it is admitted.
+fn take(server: &Server, millis: u64, share: &str) -> bool {
+    let numbers = ["1", "1000000", "1", "100000", share].map(|text| text.as_bytes().to_vec());
+    let arguments = [vec![b"p".to_vec()], numbers.to_vec()].concat();
+    step(server, millis, arguments)[1] == 1
+}
+
+/// Ends a report by the reply of a home whose clock is that of the region, and which leases so many units.
+fn grant(server: &Server, millis: u64, (report, bucket): (&RegionTrial, &TokenBucket), units: u64) {
+    let decided_at = BEGIN + millis * 1_000;
+    let turn = decided_at / TURN;
+    let numbers = [decided_at, 0, 0, 2 * units, 0, turn, 1, 0];
+    let end = report.replied(bucket, Timestamp::from_micros(decided_at), numbers, 0);
+    step(server, millis, vec![b"r".to_vec(), end]);
+}
+
+// Regression: only a clock that was set back to before the last report was noticed.
+#[test]
+fn units_are_not_spent_again_after_the_clock_is_set_back() {
+    let server = Server::start();
+    let bucket = TokenBucket::new(Quota::per_second(10)).expect("a usable quota");
+    let report = begin(&server, 0, &bucket);
+    grant(&server, 10, (&report, &bucket), 5);
+    assert!(take(&server, 3_000, "0"));
+    // The home counts them as spent when they end by the clock of before.
+    assert!(!take(&server, 2_999, "0"));
 }
 
 #[tokio::test]
