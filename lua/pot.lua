@@ -122,7 +122,7 @@ if is_ours and kind == POT_REPORT then
       due_at = ends - TURN
     end
   end
-  if step <= 2 and waits <= now and (step == 1 or due_at <= now and left > 0) then
+  if step <= 2 and waits <= now and (step == 1 or due_at <= now and left + spent > 0) then
     is_written = true
     local since = began > 0 and low < 2 ^ 32 - 1 and now - began or 0
     more = { turn, born, asked, missed, since, owed, owed_since, part, all_asked, back, rate, stays, 0 }
@@ -231,7 +231,9 @@ elseif is_ours then
     shown = with_others > least and with_others or least
   end
   if not is_due then
-    local is_low = born > 0 and (left <= low and low > 0 or left > 0 and ends - now < TURN)
+    -- A pot that is spent to its last unit is low too: the home counts its units as leased until it has the report.
+    local is_low = left <= low and (low > 0 or spent > reported) or left > 0 and ends - now < TURN
+    is_low = is_low and born > 0
     is_due = waits <= now and cost > 0 and (not has_room or owed > 0 or is_low)
     is_due = is_due and 1 or 0
   end

@@ -249,7 +249,7 @@ fn begin(server: &Server, millis: u64, bucket: &TokenBucket) -> RegionTrial {
 fn units_admitted_while_a_report_pays_are_owed_since_it_began() {
     let server = Server::start();
     let bucket = TokenBucket::new(Quota::per_second(10)).expect("a usable quota");
-    let take = |millis| assert!(take(&server, millis, "1000"));
+    let take = |millis| assert!(take(&server, millis, 1_000));
     take(0);
     let first = begin(&server, 100, &bucket);
     take(200);
@@ -264,11 +264,16 @@ fn units_admitted_while_a_report_pays_are_owed_since_it_began() {
     assert_eq!(since(&second), BEGIN + 100_000);
 }
 
-/// Takes a unit of a region whose limit is 10 a second. Returns whether it is admitted.
-fn take(server: &Server, millis: u64, share: &str) -> bool {
-    let numbers = ["1", "1000000", "1", "100000", share].map(|text| text.as_bytes().to_vec());
-    let arguments = [vec![b"p".to_vec()], numbers.to_vec()].concat();
-    step(server, millis, arguments)[1] == 1
+/// Returns a charge of a region whose limit is 10 a second.
+fn pot(units: u64, share: u64) -> Vec<Vec<u8>> {
+    let numbers =
+        [units, 1_000_000, 1, 100_000, share].map(|number| number.to_string().into_bytes());
+    [vec![b"p".to_vec()], numbers.to_vec()].concat()
+}
+
+/// Takes a unit. Returns whether it is admitted.
+fn take(server: &Server, millis: u64, share: u64) -> bool {
+    step(server, millis, pot(1, share))[1] == 1
 }
 
 /// Ends a report by the reply of a home whose clock is that of the region, and which leases so many units.
@@ -287,9 +292,24 @@ fn units_are_not_spent_again_after_the_clock_is_set_back() {
     let bucket = TokenBucket::new(Quota::per_second(10)).expect("a usable quota");
     let report = begin(&server, 0, &bucket);
     grant(&server, 10, (&report, &bucket), 5);
-    assert!(take(&server, 3_000, "0"));
+    assert!(take(&server, 3_000, 0));
     // The home counts them as spent when they end by the clock of before.
-    assert!(!take(&server, 2_999, "0"));
+    assert!(!take(&server, 2_999, 0));
+}
+
+// Regression: neither the request that spent the last unit nor the search for idle units made a report of it.
+#[test]
+fn pot_that_is_spent_to_its_last_unit_is_reported() {
+    let server = Server::start();
+    let bucket = TokenBucket::new(Quota::per_second(10)).expect("a usable quota");
+    let first = begin(&server, 0, &bucket);
+    grant(&server, 10, (&first, &bucket), 1);
+    let reply = step(&server, 20, pot(1, 0));
+    assert_eq!((reply[1], reply[4] & 1), (1, 1), "it is due: {reply:?}");
+    let gives_back = vec![b"r".to_vec(), RegionTrial::first_step(true, 0)];
+    let reply = step(&server, 30, gives_back);
+    let (has_begun, spent, left) = (reply[3], reply[4], reply[5]);
+    assert_eq!((has_begun, spent, left), (1, 1, 0));
 }
 
 #[tokio::test]
@@ -338,6 +358,34 @@ async fn units_that_nobody_asks_for_go_back() {
         assert!(started.elapsed() < HUNG, "{admitted}");
     }
     assert_eq!(admitted, 1_000);
+}
+
+/// Returns the units that regions hold of the only key of its home, as its last report has left them.
+fn leased(home: &Server) -> u32 {
+    let keys = home.keys();
+    let [key] = keys.as_slice() else {
+        panic!("not one key: {keys:?}");
+    };
+    let state: Vec<u8> = home.query(&["GET", key]);
+    let leases = &state[state.len() - 22..];
+    let numbers = [8, 12].map(|at| leases[at..at + 4].try_into().expect("four bytes"));
+    numbers.map(u32::from_be_bytes).iter().sum()
+}
+
+// Regression: only the next request reported the last unit, which other regions missed until it ended.
+#[tokio::test]
+async fn last_unit_of_a_region_is_reported_without_another_request() {
+    let world = World::start().await;
+    let west = limiter(world.west());
+    let policy = policy("last", 5);
+    let charges = [policy.charge(key_at(EAST))];
+    // The home leases it for this request.
+    assert!(check(&west, &charges).await.is_allowed());
+    let started = Instant::now();
+    while leased(&world.east) > 0 {
+        tokio::task::yield_now().await;
+        assert!(started.elapsed() < HUNG, "the unit is not reported");
+    }
 }
 
 // Regression: a region gave back all its units, so that the first requests after a pause went the long way.

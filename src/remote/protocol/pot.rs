@@ -72,8 +72,8 @@ const TOTAL_BITS: u32 = 36;
 pub(in crate::remote) enum PotStep {
     /// Begins a report, unless one is under way or was a moment ago.
     Begin,
-    /// Begins a report that gives back what is left, if nobody has asked for this long. The reserve stays if anybody has within a
-    /// turn.
+    /// Begins a report of what was spent that gives back what is left, if nobody has asked for this long. The reserve stays if anybody
+    /// has within a turn.
     GiveBack { idle: Duration, reserve: u64 },
     /// Ends the report that began at this time.
     End(Timestamp, PotEnd, PotUpdate),

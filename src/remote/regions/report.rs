@@ -66,7 +66,7 @@ async fn run(pots: &Arc<Pots>, charge: &Charge<'_>, first: PotStep) {
         return;
     };
     if !begun.has_begun {
-        if begun.left == 0 {
+        if begun.left + begun.spent == 0 {
             pots.forget(charge);
         } else {
             pots.note_busy(charge, begun.due_in, Clock::system().now());
@@ -119,8 +119,8 @@ async fn run(pots: &Arc<Pots>, charge: &Charge<'_>, first: PotStep) {
     if let (Ok(reply), Ok(ended)) = (&reply, &ended) {
         home.note_times(reply.decided_at, ended.at);
     }
-    let left = ended.map_or(0, |pot| pot.left);
-    if left > 0 {
+    let (left, spent) = ended.map_or((0, 0), |pot| (pot.left, pot.spent));
+    if left + spent > 0 {
         let kept = (demand.idle(), demand.reserve(bucket));
         pots.note_held(charge, left, kept, Clock::system().now());
         start_sweep(pots);
