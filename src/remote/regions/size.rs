@@ -32,11 +32,15 @@ impl Demand {
         let (asked, before) = (begun.asked as f64, begun.rate as f64);
         let is_new = begun.since.is_zero() || begun.since > REGION_TURN;
         let is_known = begun.rate > 0 && (is_new || gives_back);
+        let measured = asked / since.as_secs_f64();
         Self {
-            per_second: if is_known {
+            per_second: if is_known && gives_back && !begun.since.is_zero() {
+                // Each pause halves it, so that it falls also if there is a request now and then.
+                measured.max(before / 2.0)
+            } else if is_known {
                 before
             } else {
-                asked / since.as_secs_f64()
+                measured
             },
             is_new,
             is_unknown: is_new && !is_known,
@@ -200,3 +204,40 @@ const PARTS_IN_RESERVE: u64 = 8;
 const LEAST_GIVEN_BACK: u64 = 3;
 /// The time without a request after which units are given back, if the rate was high.
 const SHORTEST_IDLE: Duration = Duration::from_millis(100);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Quota, clock::Timestamp};
+
+    const ROUND_TRIP: Duration = Duration::from_millis(250);
+
+    /// Returns the demand when units are given back half a second after the last report, by the rate of before.
+    fn after_a_pause(asked: u64, rate: u64) -> Demand {
+        let mut numbers = [0; PotReply::LEN];
+        // As in the reply of `lua/pot.lua`.
+        (numbers[5], numbers[7], numbers[13]) = (asked, 500_000, rate);
+        let begun = PotReply::of(Timestamp::default(), numbers).expect("a reply");
+        Demand::new(&begun, ROUND_TRIP, true)
+    }
+
+    // Regression: a busy key with a request now and then since had the reserve of a busy one for ever.
+    #[test]
+    fn each_pause_lowers_the_reserve_down_to_three_units() {
+        let bucket = TokenBucket::new(Quota::per_second(10_000)).expect("a usable quota");
+        let mut rate = 2_000;
+        let reserves: Vec<u64> = std::iter::from_fn(|| {
+            let demand = after_a_pause(1, rate);
+            rate = demand.units_in(1.0);
+            Some(demand.reserve(&bucket))
+        })
+        .take(10)
+        .collect();
+        assert_eq!(reserves, [375, 188, 94, 47, 24, 12, 6, 3, 3, 3]);
+    }
+
+    #[test]
+    fn key_that_was_busy_until_a_pause_keeps_its_rate() {
+        assert_eq!(after_a_pause(450, 1_000).units_in(1.0), 900);
+    }
+}
