@@ -16,7 +16,8 @@
 --                          it came too late, 5 without a reply, 6 because it was not sent
 --            at         7  us: when it began. 0 for 1 and 2
 --            idle       7  us: for 2, as above; for 3 to 6, how long the next report waits
---            granted    4  units that are leased now; for 2, those that stay if the key was asked for within a turn
+--            granted    4  units that are leased now; for 2, those that stay if the key was asked for within a turn;
+--                          for 6, those that were to be given back
 --            lasts      7  us after `at` until they end
 --            turn       4  as in lua/lease.lua
 --            born       4  as in lua/lease.lua
@@ -147,6 +148,9 @@ if is_ours and kind == POT_REPORT then
       if step == 5 then
         -- The home may have taken it: what is left can be spent until it ends. For the next report, it is of no lease.
         spent, turn, born, number = 0, 0, 0, (number + 1) % 4096
+      else
+        -- Those that were to be given back.
+        left = left + granted < 2 ^ 32 and left + granted or 2 ^ 32 - 1
       end
     end
     owed, reported = owed > paid and owed - paid or 0, 0

@@ -948,5 +948,5 @@ async fn server_counts_by_its_own_time() {
 const RULES_HASH: &str = "32d1270a0dd051bd5567f52ff8941d9f197a7b3b";
 const TOP_KEYS_HASH: &str = "7c7309fe2a061ec89397311d906f02786ea074d2";
 const BLOCKS_HASH: &str = "24ca7bccd1aab16c1819923145ba9f430f776509";
-const DECIDE_HASH: &str = "df38108056fed5ac57010e53eb27201fa22e4bef";
+const DECIDE_HASH: &str = "09d5a7492d067525a066ae61af59d24edfcb9856";
 const MEMBERS_HASH: &str = "de2f63bcf3e823d2fa58ac09c74e6a1d0ffcf68a";

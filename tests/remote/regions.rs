@@ -238,11 +238,16 @@ fn step(server: &Server, millis: u64, arguments: Vec<Vec<u8>>) -> Vec<u64> {
 
 /// Begins a report of a region whose limit is 10 units a second.
 fn begin(server: &Server, millis: u64, bucket: &TokenBucket) -> RegionTrial {
-    let first = vec![b"r".to_vec(), RegionTrial::first_step(false, 0)];
+    begin_by(server, millis, bucket, false)
+}
+
+/// Begins a report, perhaps one that gives back all units.
+fn begin_by(server: &Server, millis: u64, bucket: &TokenBucket, gives_back: bool) -> RegionTrial {
+    let first = vec![b"r".to_vec(), RegionTrial::first_step(gives_back, 0)];
     let reply = step(server, millis, first);
     let numbers = reply[3..].try_into().expect("the reply to a step");
     let at = Timestamp::from_micros(reply[0]);
-    RegionTrial::begin(bucket, at, numbers, false).expect("no report is under way")
+    RegionTrial::begin(bucket, at, numbers, gives_back).expect("no report is under way")
 }
 
 #[test]
@@ -310,6 +315,21 @@ fn pot_that_is_spent_to_its_last_unit_is_reported() {
     let reply = step(&server, 30, gives_back);
     let (has_begun, spent, left) = (reply[3], reply[4], reply[5]);
     assert_eq!((has_begun, spent, left), (1, 1, 0));
+}
+
+// Regression: units were lost to all regions if the report that gave them back could not be sent.
+#[test]
+fn units_that_a_report_could_not_give_back_can_be_spent() {
+    let server = Server::start();
+    let bucket = TokenBucket::new(Quota::per_second(10)).expect("a usable quota");
+    let first = begin(&server, 0, &bucket);
+    grant(&server, 10, (&first, &bucket), 3);
+    for (millis, was_sent, left) in [(500, false, 3), (1_000, true, 0)] {
+        let gives_back = begin_by(&server, millis, &bucket, true);
+        let end = gives_back.failed(was_sent, 0);
+        let reply = step(&server, millis + 10, vec![b"r".to_vec(), end]);
+        assert_eq!(reply[5], left, "was sent: {was_sent}");
+    }
 }
 
 #[tokio::test]

@@ -91,11 +91,12 @@ pub(in crate::remote) enum PotEnd {
     NotSent,
 }
 
-/// The changes at the end of a report. Without a reply, only `wait` and `paid` count.
+/// The changes at the end of a report. Without a reply, only `wait` and `paid` count, and `granted` if it was not sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::remote) struct PotUpdate {
     /// How long the next report waits.
     pub wait: Duration,
+    /// Units that are leased now, or that were to be given back by a report that was not sent.
     pub granted: u64,
     /// How long after the beginning of the report the units can be spent.
     pub lasts: Duration,
@@ -119,6 +120,18 @@ pub(in crate::remote) struct PotUpdate {
     pub told: u64,
     /// The key's total of refunds at the home.
     pub refunded: u64,
+}
+
+impl PotUpdate {
+    /// Returns the changes at the end of a report that began with this reply, and has none of the home.
+    pub fn without_reply(begun: &PotReply, wait: Duration, paid: u64) -> Self {
+        Self {
+            wait,
+            granted: begun.left.saturating_sub(begun.stays),
+            paid,
+            ..Self::default()
+        }
+    }
 }
 
 impl PotStep {

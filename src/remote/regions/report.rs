@@ -107,11 +107,7 @@ async fn run(pots: &Arc<Pots>, charge: &Charge<'_>, first: PotStep) {
             } else {
                 PotEnd::Lost
             };
-            let update = PotUpdate {
-                wait,
-                paid,
-                ..PotUpdate::default()
-            };
+            let update = PotUpdate::without_reply(&begun, wait, paid);
             (end, update)
         }
     };

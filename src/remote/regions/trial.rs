@@ -105,11 +105,7 @@ impl RegionTrial {
         } else {
             PotEnd::NotSent
         };
-        let update = PotUpdate {
-            wait,
-            paid,
-            ..PotUpdate::default()
-        };
+        let update = PotUpdate::without_reply(&self.begun, wait, paid);
         self.step(end, update)
     }
 
