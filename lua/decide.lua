@@ -46,7 +46,8 @@
 --                                       read --> compute --> record --+--> all fit?  write all --> reply
 --                                       read --> compute --> record --+    one write is refused?  undo all --> reply
 --
--- src/remote/protocol/script.rs replaces each include('x.lua') by the text of that file, and drops comments. The
+-- src/remote/protocol/script.rs replaces each include('x.lua') by the text of that file, and drops comments. The files of
+-- the line (line_open.lua and others) are in the script for callers that wait, and left out of this one. The
 -- algorithms are branches and not functions, because to create and call functions took a quarter of the time that a
 -- decision costs the server. The script has no shebang and uses no library but math, string, struct and table, so that
 -- Redis 6.2 and compatible servers run it.
@@ -139,6 +140,7 @@ local now_millis = floor(now / 1000)
 -- `reply_length` counts the integers of complete requests; `errors` is a list once a request has failed.
 local reply, reply_length, errors = { now }, 1, nil
 local key_index, last_argument = 0, #ARGV
+include('line_open.lua')
 while argument <= last_argument do
   local charge_count, outcome, keys_before, failure = 1, ADMITTED, key_index, nil
   -- Number of charges that deny the request, and the index of the latest.
@@ -260,6 +262,7 @@ while argument <= last_argument do
         number_count, more = 8, { 0, 0, 0, 0, 0 }
       end
     end
+    include('line_charge.lua')
     if ban then
       include('denial.lua')
     end
@@ -323,6 +326,7 @@ while argument <= last_argument do
     end
   end
 
+  include('line_check.lua')
   -- Phase 2: write all charges if all fit, else only denied attempts that count, a candidate, and what is stored
   -- regardless.
   if records then
@@ -428,7 +432,9 @@ while argument <= last_argument do
   end
   reply[reply_length + 1] = outcome
   reply_length = reply_index - 1
+  include('line_next.lua')
 end
+include('line_close.lua')
 
 -- Lua passes fewer than 8,000 values to a function.
 if reply_length <= 4000 and not errors then

@@ -114,7 +114,7 @@ pub use self::decision::decision::Decision;
 pub use self::error::{Error, ErrorKind};
 pub use self::hold::Hold;
 pub use self::key::key::Key;
-pub use self::limiter::limiter::RateLimiter;
+pub use self::limiter::{acquire, limiter::RateLimiter};
 pub use self::middleware::layer::RateLimitLayer;
 pub use self::policy::{
     consistency::{Consistency, Percent},

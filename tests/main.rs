@@ -23,6 +23,7 @@ mod explain;
 mod extract;
 mod fleet;
 mod hold;
+mod limiter;
 mod lua;
 mod matching;
 mod memory;

@@ -175,6 +175,15 @@ impl TokenBucket {
         }
     }
 
+    /// Returns the bucket without its queue: requests beyond the depth are denied. Its states are those of this bucket.
+    pub(crate) fn without_queue(&self) -> Self {
+        Self {
+            capacity: self.capacity.min(self.rate.fitting(0, self.depth)),
+            span: self.depth,
+            ..*self
+        }
+    }
+
     /// Returns whether requests beyond the depth wait in a queue.
     #[must_use]
     pub fn is_queue(&self) -> bool {

@@ -200,6 +200,14 @@ pub struct OwnedCharge {
 }
 
 impl OwnedCharge {
+    /// Returns a charge as a caller that waits makes it.
+    pub(crate) fn for_waiting(charge: &Charge<'_>) -> Self {
+        Self {
+            policy: charge.policy.for_waiting(),
+            ..charge.to_owned()
+        }
+    }
+
     /// Returns the charge with a borrowed policy, as a [`Store`](crate::store::Store) expects it.
     #[must_use]
     pub fn borrow(&self) -> Charge<'_> {

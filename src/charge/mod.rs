@@ -7,6 +7,7 @@ mod fingerprint;
 #[cfg(feature = "redis")]
 mod merge;
 mod settlement;
+mod turn;
 
 #[cfg(feature = "redis")]
 pub(crate) use self::charge::{Away, Site};
@@ -18,4 +19,6 @@ pub(crate) use self::fingerprint::{Fingerprint, place};
 #[cfg(feature = "redis")]
 pub(crate) use self::merge::Merge;
 pub use self::settlement::{Correction, Receipt, Settlement};
+pub use self::turn::{Priority, TurnRequest, Turns};
+pub(crate) use self::turn::{Turn, WaitingCaller, retry_of};
 pub use crate::key::KeyText;

@@ -36,7 +36,7 @@ use futures_util::FutureExt;
 use tokio::sync::Notify;
 
 use crate::{
-    charge::Receipt,
+    charge::{Fingerprint, Receipt},
     clock::Clock,
     decision::CountedBy,
     error::{Error, ErrorKind, Phase},
@@ -80,6 +80,11 @@ impl HoldRegistry {
             #[cfg(feature = "metrics")]
             held: AtomicU64::new(0),
         }
+    }
+
+    /// Calls a function with the keys whose slots were released, from now on.
+    pub fn on_release(&self, released: impl Fn(&[Fingerprint]) + Send + Sync + 'static) {
+        self.settler.on_release(Box::new(released));
     }
 
     /// Settles a receipt that is not held. See [`Settler::settle`].

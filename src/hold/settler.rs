@@ -9,15 +9,19 @@
 //!
 //! A release can be repeated: it names the ticket of its slots. A correction cannot, since a repeated one would count twice.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    fmt,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use futures_util::future::join_all;
+use smallvec::SmallVec;
 
 use crate::{
-    charge::{Correction, Receipt, Settlement},
+    charge::{Correction, Fingerprint, Receipt, Settlement},
     clock::Clock,
     diagnosis::{ErrorChain, log},
     error::{Error, ErrorKind},
@@ -30,13 +34,25 @@ use super::key_batches::KeyBatches;
 /// Settles the receipts of a limiter.
 ///
 /// Receipts of the in-process store are passed on to the store. It settles at once, so there is nothing to retry.
-#[derive(Debug)]
 pub(super) struct Settler {
     store: Arc<dyn Store>,
     /// Releases that are not confirmed, and corrections that were not sent.
     retries: RetryQueue<Settlement>,
     /// Whether a failure was logged: only the first one is.
     has_warned: AtomicBool,
+    /// Called with the keys whose slots were released.
+    released: OnceLock<Released>,
+}
+
+/// A function that is called with the keys whose slots were released.
+pub(super) type Released = Box<dyn Fn(&[Fingerprint]) + Send + Sync>;
+
+impl fmt::Debug for Settler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Settler")
+            .field("store", &self.store)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Settler {
@@ -46,7 +62,13 @@ impl Settler {
             store,
             retries: RetryQueue::default(),
             has_warned: AtomicBool::new(false),
+            released: OnceLock::new(),
         }
+    }
+
+    /// Calls a function with the keys whose slots were released. Only the first call has an effect.
+    pub fn on_release(&self, released: Released) {
+        let _ = self.released.set(released);
     }
 
     /// Settles each charge of a receipt on its own, all at the same time.
@@ -85,7 +107,19 @@ impl Settler {
         // Failures in the shared store are logged by the guard of each settlement.
         let is_shared = receipt.counted_by().is_shared();
         let settler = Arc::clone(self);
+        let slots: SmallVec<[Fingerprint; 2]> = receipt
+            .settlements()
+            .iter()
+            .map(Settlement::charge)
+            .filter(|charge| charge.ticket().is_some())
+            .map(|charge| Fingerprint::of(charge.policy(), charge.key()))
+            .collect();
         let log = move |settled: Result<(), Error>| {
+            if let Some(released) = settler.released.get()
+                && !slots.is_empty()
+            {
+                released(&slots);
+            }
             if let Err(error) = settled
                 && !is_shared
             {

@@ -17,6 +17,7 @@ use crate::{store::Stats, telemetry::DecisionTally};
 #[cfg(feature = "reload")]
 use super::known_policy::replaced;
 use super::{
+    acquire::lines::Lines,
     block_check::{BlockCheck, BlockRefresh, Settle},
     known_policy::{KnownPolicy, add_known, check_known, validate_policies},
 };
@@ -74,6 +75,8 @@ pub struct RateLimiter {
     /// The policies of all layers on this limiter: one name has one quota.
     known: Arc<Mutex<Vec<KnownPolicy>>>,
     holds: Arc<HoldRegistry>,
+    /// Callers that wait for their turn.
+    pub(super) lines: Arc<Lines>,
     pub(super) observer: DecisionObserver,
     #[cfg_attr(
         not(any(feature = "explain", feature = "top-keys")),
@@ -608,13 +611,21 @@ impl RateLimiter {
         let holds = Arc::new(HoldRegistry::new(Arc::clone(&store)));
         let settling = Arc::clone(&holds);
         let settle: Settle = Arc::new(move |receipt| settling.settle(receipt));
+        let blocks = Arc::new(BlockCheck::new(Arc::clone(&store), settle));
+        let observer = DecisionObserver::with(&recorders);
         let limiter = Self {
             bounded_store: store.deadline().map(|_| StoreId::of(&store)),
-            blocks: Arc::new(BlockCheck::new(Arc::clone(&store), settle)),
+            lines: Lines::new(
+                Arc::clone(&store),
+                Arc::clone(&blocks),
+                Arc::clone(&holds),
+                observer.clone(),
+            ),
+            blocks,
             store,
             known: Arc::default(),
             holds,
-            observer: DecisionObserver::with(&recorders),
+            observer,
             recorders,
         };
         limiter.with_policies(policies)
@@ -651,7 +662,7 @@ impl RateLimiter {
 // === Checks ===
 
 #[inline]
-fn validate_charges(charges: &[Charge<'_>]) -> Result<(), Error> {
+pub(super) fn validate_charges(charges: &[Charge<'_>]) -> Result<(), Error> {
     if charges.len() > MAX_CHARGES {
         return Err(too_many(charges.len()));
     }

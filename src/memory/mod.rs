@@ -77,6 +77,7 @@ mod fallback;
 mod hot_key;
 mod in_flight;
 mod keyed;
+mod line_book;
 mod locked_shards;
 mod refunds;
 mod result;
@@ -85,6 +86,7 @@ mod slab;
 mod store;
 mod table;
 mod tickets;
+mod turns;
 mod verdict;
 
 pub use self::builder::MemoryStoreBuilder;

@@ -31,8 +31,8 @@
 
 use crate::{
     algorithm::{
-        BucketState, Counter, Counting, LogState, RefundToken, Refunded, SlidingState, TokenBucket,
-        WindowState,
+        Admitted, BucketState, Counter, Counting, LogState, RefundToken, Refunded, SlidingState,
+        TokenBucket, WindowState,
     },
     charge::{Charge, Correction, Fingerprint, Settlement},
     clock::{Clock, Reading, Timestamp},
@@ -439,6 +439,26 @@ impl Shard {
             Correction::Refund(units) => self.refund(&charge, key, (settlement.mark(), units), now),
             Correction::Release => self.in_flight.release(key.fingerprint, key.ticket()),
         }
+    }
+
+    /// Adds a charge that was made elsewhere, or a least usage.
+    pub fn merge(&mut self, charge: &Charge<'_>, key: &KeyRef, admitted: Admitted, now: Timestamp) {
+        with_states!(self, charge, |counter, states| {
+            let ((), _) = states.update(counter, key, now, |state| {
+                counter.adopt(state, now);
+                counter.merge(state, now, admitted);
+                ((), true)
+            });
+        });
+    }
+
+    /// Moves the TAT of a bucket to `tat`, if it is earlier.
+    pub fn raise(&mut self, bucket: &TokenBucket, key: &KeyRef, tat: u64, now: Timestamp) {
+        let ((), _) = self.buckets.update(bucket, key, now, |state| {
+            bucket.adopt(state, now);
+            *state = bucket.state(state.tat().max(tat));
+            ((), true)
+        });
     }
 
     /// Replaces the state of a charge's key by one with this usage, if there is room for a separate state.

@@ -26,6 +26,7 @@ use std::{
         Arc, MutexGuard,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use smallvec::SmallVec;
@@ -33,7 +34,7 @@ use smallvec::SmallVec;
 use crate::{
     algorithm::Counting,
     block::{BlockChange, BlockList},
-    charge::{Charge, Correction, Fingerprint, Receipt, Settlement},
+    charge::{Charge, Correction, Fingerprint, Receipt, Settlement, TurnRequest, Turns},
     clock::{Clock, Reading, Timestamp},
     decision::{CountedBy, Decision, PolicyState},
     diagnosis::log,
@@ -49,6 +50,7 @@ use super::{
     capacity::{Capacity, shards_for},
     hot_key::HotKey,
     keyed::{KeyRef, Placement},
+    line_book::LineBook,
     locked_shards::LockedShards,
     result::{Denials, Precheck},
     shard::Shard,
@@ -69,6 +71,8 @@ pub(super) struct Shared {
     shards: Box<[ShardCell]>,
     pub(super) clock: Clock,
     blocks: Arc<BlockList>,
+    /// The lines of callers that wait.
+    pub(super) lines: Mutex<LineBook>,
     /// Number of charges without memory of their own, as [`MemoryStore::overflowed`] returns it.
     overflowed: AtomicU64,
     /// Whether it was logged that new keys share a state.
@@ -139,6 +143,7 @@ impl MemoryStore {
             shared: Arc::new(Shared {
                 shards: shards.collect(),
                 blocks: Arc::new(BlockList::new(clock.clone())),
+                lines: Mutex::default(),
                 clock,
                 overflowed: AtomicU64::new(0),
                 has_logged_overflow: AtomicBool::new(false),
@@ -234,6 +239,11 @@ impl MemoryStore {
     /// All shards concerned stay locked from the first check to the last change, so no other decision sees a part of it.
     #[inline(never)]
     fn decide_all(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
+        StoreFuture::ready(Ok(self.decide_as(charges, Deciding::Now)))
+    }
+
+    /// Decides the charges together.
+    fn decide_as(&self, charges: &[Charge<'_>], deciding: Deciding) -> Decision {
         // Loops, because an iterator that is collected moves each element through memory once more.
         let mut keys: SmallVec<[KeyRef; 4]> = SmallVec::new();
         for charge in charges {
@@ -242,10 +252,16 @@ impl MemoryStore {
         let read = self.shared.clock.read();
         let mut shards = self.lock_all(keys.iter().map(|key| key.fingerprint));
         let now = shards.now(read, &self.shared.clock);
-        if let Some(buckets) = buckets_of(charges, &keys)
+        let now = match deciding {
+            Deciding::Now => now,
+            Deciding::AsOf(at) | Deciding::Dry(at) => now.max(at),
+        };
+        let is_dry = matches!(deciding, Deciding::Dry(_));
+        if !is_dry
+            && let Some(buckets) = buckets_of(charges, &keys)
             && let Some(verdicts) = shards.decide_buckets(&buckets, |key| self.index_of(key), now)
         {
-            return StoreFuture::ready(Ok(self.decision_of(&buckets, &verdicts, 0)));
+            return self.decision_of(&buckets, &verdicts, 0);
         }
         let mut prechecks: SmallVec<[Precheck<'_>; 4]> = SmallVec::new();
         for (charge, key) in charges.iter().zip(&keys) {
@@ -259,7 +275,7 @@ impl MemoryStore {
         let mut states: SmallVec<[PolicyState; 1]> = SmallVec::with_capacity(charges.len());
         for (index, (charge, key)) in charges.iter().zip(&keys).enumerate() {
             let precheck = &prechecks[index];
-            let is_made = precheck.fits && denials.admit(charges, index);
+            let is_made = precheck.fits && denials.admit(charges, index) && !is_dry;
             let shard = shards.shard(precheck.shard);
             let (result, placement) = shard.conclude(charge, key, (is_made, precheck), now);
             unplaced = unplaced.and(placement);
@@ -272,7 +288,11 @@ impl MemoryStore {
         }
         for (index, until) in banned {
             let (key, shard) = (&keys[index], prechecks[index].shard);
-            let until = until.or_else(|| shards.count_denial(&charges[index], key, shard, now));
+            let until = until.or_else(|| match deciding {
+                Deciding::Now => shards.count_denial(&charges[index], key, shard, now),
+                // Whoever waits commits no offence.
+                Deciding::AsOf(_) | Deciding::Dry(_) => None,
+            });
             if let Some(until) = until {
                 states[index] = states[index].banned(until);
             }
@@ -283,7 +303,35 @@ impl MemoryStore {
         if unplaced != Unplaced::default() {
             self.note(unplaced, read);
         }
-        StoreFuture::ready(Ok(decision))
+        decision
+    }
+
+    /// Decides charges of a caller that waits, as of this time if it is not over. If `is_dry`, charges nothing.
+    pub(super) fn decide_waiting(
+        &self,
+        charges: &[Charge<'_>],
+        at: Timestamp,
+        is_dry: bool,
+    ) -> Decision {
+        let deciding = if is_dry {
+            Deciding::Dry(at)
+        } else {
+            Deciding::AsOf(at)
+        };
+        self.decide_as(charges, deciding)
+    }
+
+    /// Changes the state of a charge's key, which may become one of its own.
+    pub(super) fn amend(
+        &self,
+        charge: &Charge<'_>,
+        amend: impl FnOnce(&mut Shard, &KeyRef, Timestamp),
+    ) {
+        let key = KeyRef::of(charge).adding(true);
+        let read = self.shared.clock.read();
+        let mut shard = self.cell(key.fingerprint).lock();
+        let now = shard.now(read, &self.shared.clock);
+        amend(&mut shard, &key, now);
     }
 
     /// Decides charges of several buckets together, if all keys have slots and none has refunds; otherwise `None`, with nothing
@@ -404,6 +452,20 @@ impl Store for MemoryStore {
         }
     }
 
+    fn take_turns(&self, request: TurnRequest) -> StoreFuture<Turns> {
+        StoreFuture::ready(Ok(self.give_turns(&request)))
+    }
+
+    fn pause(&self, charge: &Charge<'_>, length: Duration) -> StoreFuture<()> {
+        self.pause_key(charge, length);
+        StoreFuture::ready(Ok(()))
+    }
+
+    fn lower(&self, charge: &Charge<'_>, remaining: u64) -> StoreFuture<()> {
+        self.lower_key(charge, remaining);
+        StoreFuture::ready(Ok(()))
+    }
+
     fn settle(&self, receipt: Receipt) -> StoreFuture<()> {
         let read = self.shared.clock.read();
         let is_wrong = |one: &&Settlement| one.correction() != Correction::Keep;
@@ -486,6 +548,19 @@ impl fmt::Debug for MemoryStore {
 
 /// Microseconds between two searches for ended leases in all shards.
 const SECOND: u64 = 1_000_000;
+
+// === Deciding ===
+
+/// When charges are decided, and whether they are made.
+#[derive(Clone, Copy, Debug)]
+enum Deciding {
+    /// As of this time, for a caller that waits.
+    AsOf(Timestamp),
+    /// As `AsOf`, but nothing is charged.
+    Dry(Timestamp),
+    /// Now.
+    Now,
+}
 
 // === Unplaced ===
 

@@ -434,6 +434,15 @@ impl Policy {
         }
     }
 
+    /// Returns the policy for callers that wait: their denials do not count, and they wait here and not in a queue of the policy.
+    pub(crate) fn for_waiting(&self) -> Self {
+        let mut policy = self.clone().count_denied(false);
+        if let Ok(Counter::Bucket(bucket)) = &mut policy.counter {
+            *bucket = bucket.without_queue();
+        }
+        policy
+    }
+
     /// Returns whether both policies are equal, apart from their quotas.
     pub(crate) fn equals_except_quota(&self, other: &Self) -> bool {
         self.name == other.name

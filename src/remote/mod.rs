@@ -229,6 +229,7 @@ mod shared_top_keys;
 mod single_flight;
 mod slot_guard;
 mod store;
+mod turns;
 mod url;
 
 pub use self::builder::RedisStoreBuilder;

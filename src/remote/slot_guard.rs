@@ -213,7 +213,7 @@ fn may_be_charged(error: &Error) -> bool {
 
 /// Releases slots in the background, until it is confirmed or their lease ends. `pending` means that the command that
 /// takes them may still be on its way.
-fn release(client: &Arc<Client>, slots: Vec<OwnedCharge>, pending: bool) {
+pub(super) fn release(client: &Arc<Client>, slots: Vec<OwnedCharge>, pending: bool) {
     let now = Clock::system().now();
     for charge in slots {
         let slots = Settlement::release(charge, pending);

@@ -7,7 +7,7 @@ use tokio::sync::watch;
 
 use crate::{
     block::{BlockChange, BlockList},
-    charge::{Charge, Receipt, Settlement},
+    charge::{Charge, OwnedCharge, Receipt, Settlement, TurnRequest, Turns},
     clock::Clock,
     decision::Decision,
     diagnosis::Warning,
@@ -179,6 +179,33 @@ impl Store for RedisStore {
             });
         }
         self.decide_at_nodes(charges)
+    }
+
+    fn take_turns(&self, request: TurnRequest) -> StoreFuture<Turns> {
+        let Some(first) = request.charges.first().map(|charge| *charge.borrow().key()) else {
+            return StoreFuture::ready(Ok(Turns::default()));
+        };
+        let spans_slots = self.cluster.is_cluster() && {
+            let charges: Vec<_> = request.charges.iter().map(OwnedCharge::borrow).collect();
+            split::spans_slots(&charges)
+        };
+        if !spans_slots {
+            return self.node_for(&first).take_turns(request);
+        }
+        // No line has the callers of all nodes.
+        if request.callers() == 0 {
+            return StoreFuture::ready(Ok(Turns::default()));
+        }
+        let decided = self.decide_at_nodes(&request.charges_of(0));
+        decided.map(move |decision| Ok(Turns::from_decision(decision?, &request)))
+    }
+
+    fn pause(&self, charge: &Charge<'_>, length: Duration) -> StoreFuture<()> {
+        self.node_for(charge.key()).pause(charge, length)
+    }
+
+    fn lower(&self, charge: &Charge<'_>, remaining: u64) -> StoreFuture<()> {
+        self.node_for(charge.key()).lower(charge, remaining)
     }
 
     fn blocks(&self) -> Option<Arc<BlockList>> {

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     block::{BlockChange, BlockList},
-    charge::{Charge, Receipt},
+    charge::{Charge, Receipt, TurnRequest, Turns},
     decision::Decision,
     diagnosis::Warning,
     error::{Error, ErrorKind},
@@ -93,6 +93,42 @@ pub trait Store: Any + Debug + Send + Sync {
     ///
     /// Any kind that describes why the store could not reset the key.
     fn reset(&self, policy: &Policy, key: &Key) -> StoreFuture<()>;
+
+    /// Gives turns to the oldest callers of a queue, in their order, up to the first one that must wait longer.
+    ///
+    /// Default: decides on the first caller alone, by [`decide`](Self::decide). Callers then wait in the order of this process,
+    /// and not of the fleet.
+    ///
+    /// # Errors
+    ///
+    /// As [`decide`](Self::decide).
+    fn take_turns(&self, request: TurnRequest) -> StoreFuture<Turns> {
+        if request.callers() == 0 {
+            return StoreFuture::ready(Ok(Turns::default()));
+        }
+        let decided = self.decide(&request.charges(0));
+        decided.map(move |decision| Ok(Turns::from_decision(decision?, &request)))
+    }
+
+    /// Lets no caller that [waits](Self::take_turns) for a charge start for this long.
+    ///
+    /// # Errors
+    ///
+    /// By default [`InvalidConfig`](ErrorKind::InvalidConfig): the store cannot pause. Otherwise any kind that describes why
+    /// nothing was paused.
+    fn pause(&self, _charge: &Charge<'_>, _length: Duration) -> StoreFuture<()> {
+        cannot("this store cannot pause keys")
+    }
+
+    /// Lowers what is left of a charge's quota to `remaining`. What is less stays.
+    ///
+    /// # Errors
+    ///
+    /// By default [`InvalidConfig`](ErrorKind::InvalidConfig): the store cannot lower it. Otherwise any kind that describes why
+    /// nothing was lowered.
+    fn lower(&self, _charge: &Charge<'_>, _remaining: u64) -> StoreFuture<()> {
+        cannot("this store cannot lower what is left of a quota")
+    }
 
     /// Returns the store that this one wraps. The defaults of all other methods call it.
     ///

@@ -71,6 +71,7 @@ mod blocks;
 mod by_itself;
 mod changes;
 mod leases;
+mod lines;
 mod penalties;
 mod place;
 mod refunds;

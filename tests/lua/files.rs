@@ -40,7 +40,13 @@ fn algorithms() -> BTreeMap<String, String> {
         LATTICE,
         LEASE,
         LEASE_REPORT,
+        LINE_CHARGE,
+        LINE_CHECK,
+        LINE_CLOSE,
+        LINE_NEXT,
+        LINE_OPEN,
         MEMBERS,
+        PAUSE,
         PENALTY,
         RULES,
         TOP_KEYS,
@@ -66,7 +72,13 @@ const ENDED_LEASES: &str = "ended_leases.lua";
 const LATTICE: &str = "lattice.lua";
 const LEASE: &str = "lease.lua";
 const LEASE_REPORT: &str = "lease_report.lua";
+const LINE_CHARGE: &str = "line_charge.lua";
+const LINE_CHECK: &str = "line_check.lua";
+const LINE_CLOSE: &str = "line_close.lua";
+const LINE_NEXT: &str = "line_next.lua";
+const LINE_OPEN: &str = "line_open.lua";
 const MEMBERS: &str = "members.lua";
+const PAUSE: &str = "pause.lua";
 const PENALTY: &str = "penalty.lua";
 const RULES: &str = "rules.lua";
 const TOP_KEYS: &str = "top_keys.lua";
@@ -100,11 +112,13 @@ fn run(programs: &[&str], arguments: &[&str]) -> (bool, String) {
     );
 }
 
-/// Writes the script as it is sent to servers to a file, and returns the path.
-fn composed() -> PathBuf {
-    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(DECIDE);
-    fs::write(&path, Script::DECIDE.source()).expect("a writable folder");
-    path
+/// Writes the composed scripts as they are sent to servers to files, and returns the paths.
+fn composed() -> [PathBuf; 2] {
+    [(DECIDE, Script::DECIDE), ("acquire.lua", Script::ACQUIRE)].map(|(name, script)| {
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        fs::write(&path, script.source()).expect("a writable folder");
+        path
+    })
 }
 
 fn utf8(path: &Path) -> &str {
@@ -117,7 +131,7 @@ fn every_lua_file_and_the_composed_script_compile() {
         .keys()
         .map(|name| root().join("lua").join(name))
         .collect();
-    paths.push(composed());
+    paths.extend(composed());
     for path in paths {
         let (is_accepted, report) = run(&["luac5.1", "luac"], &["-p", utf8(&path)]);
         assert!(is_accepted, "{report}");
@@ -127,8 +141,8 @@ fn every_lua_file_and_the_composed_script_compile() {
 /// Shared names are globals to the files of the algorithms, so only the composed script shows unused and shadowed ones.
 #[test]
 fn luacheck_reports_nothing_about_any_file_or_the_composed_script() {
-    let composed = composed();
-    for path in ["lua", utf8(&composed)] {
+    let [decide, acquire] = composed();
+    for path in ["lua", utf8(&decide), utf8(&acquire)] {
         let arguments = ["--no-color", "--no-cache", "--config", ".luacheckrc", path];
         let (is_accepted, report) = run(&["luacheck"], &arguments);
         assert!(is_accepted, "{report}");
@@ -184,6 +198,8 @@ fn every_algorithm_file_is_a_branch_of_the_script() {
         }
     }
     assert!(!composed.contains("include("));
+    assert!(!composed.contains("line_"), "lines are left out");
+    assert!(!Script::ACQUIRE.source().contains("include("));
 }
 
 #[test]
@@ -299,13 +315,15 @@ fn begins_with_bytes(code: &str) -> bool {
 }
 
 /// Names of byte strings in the script, and functions that return them.
-const BYTES: [&str; 15] = [
+const BYTES: [&str; 17] = [
     "NO_SLOTS",
     "appended",
     "earlier",
     "free_turns",
+    "head",
     "later",
     "leases",
+    "line_entry",
     "packed",
     "rescaled",
     "rows",
@@ -320,7 +338,7 @@ const MAKERS: [&str; 4] = ["pack_bytes", "string.rep", "sub", "table.concat"];
 
 #[test]
 fn no_number_is_joined_to_text() {
-    let code = Script::DECIDE.source().replace('\n', " ");
+    let code = Script::ACQUIRE.source().replace('\n', " ");
     assert!(!code.contains("tostring"), "it would write 1.7e+15");
     for (at, _) in code.match_indices("..") {
         let (before, after) = (code[..at].trim_end(), code[at + 2..].trim_start());

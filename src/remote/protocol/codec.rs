@@ -305,6 +305,32 @@ pub(super) fn merge(charge: &Charge<'_>, admitted: Admitted) -> Option<Arguments
     Some(arguments)
 }
 
+/// Returns the arguments that lower what is left of a key's quota; `None` for slots.
+pub(super) fn lower(charge: &Charge<'_>, remaining: u64, now: Timestamp) -> Option<Arguments> {
+    let counter = charge.policy().counter();
+    let used = counter.limit().saturating_sub(remaining);
+    let from = match counter {
+        Counter::Bucket(bucket) => now.as_micros() + bucket.micros_down(used),
+        Counter::Concurrency(_) => return None,
+        Counter::FixedWindow(_) | Counter::SlidingLog(_) | Counter::SlidingWindow(_) => used,
+    };
+    let mut arguments = Arguments::from_iter([
+        Argument::mark(Tag::Merge),
+        Argument::Number(from),
+        // The end of a window that begins with its first hit, if it has not begun.
+        Argument::Number((now + counter.longest_recovery()).as_micros()),
+    ]);
+    match counter {
+        Counter::Bucket(bucket) => arguments.extend([
+            Argument::tag(Tag::Bucket, bucket.quota_tag().to_be_bytes()),
+            Argument::Number(0),
+            Argument::Number(bucket.span()),
+        ]),
+        _ => write_charge(&mut arguments, &charge.cost(0)),
+    }
+    Some(arguments)
+}
+
 /// How long a server knows that a merge was made. Without a reply, a merge is sent again for half of this time.
 const MERGE_MARK_MILLIS: u64 = 60_000;
 /// As [`reply_len`] for the key of a merge.

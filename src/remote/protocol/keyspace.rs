@@ -11,6 +11,7 @@
 //! tollgate:{ada}      : user   #m..    a mark that an instance's merge was made, see `Keyspace::merge_key`
 //! tollgate:{aB3}^ada  : user           an identity in the slot of another one, see `Key::co_located_with`
 //! tollgate:{!}        : probe  #f      a probe of fixed windows, see `Keyspace::probe_key`
+//! tollgate:{ada}      : user   #q      the line of callers that wait, and a pause
 //! tollgate:{ada}      : login  #b      the denials and the ban of a policy with a penalty
 //! tollgate:{!}        : members        the live instances, see `Keyspace::members_key`
 //! tollgate:{!}        : blocks  #v     blocked keys, see `Keyspace::block_keys`
@@ -88,6 +89,11 @@ impl Keyspace {
     /// Returns the key of the denials and the ban of an identity under a policy with a penalty.
     pub fn ban_key(&self, policy: &Policy, key: &Key) -> RedisKey {
         self.join_key(key, policy.name().as_bytes(), b"#b")
+    }
+
+    /// Returns the key of the line of callers that wait for an identity under a policy.
+    pub fn line_key(&self, policy: &Policy, key: &Key) -> RedisKey {
+        self.join_key(key, policy.name().as_bytes(), b"#q")
     }
 
     /// Returns all keys that a policy may have for an identity: one for each algorithm it may have had, and that of units which

@@ -15,6 +15,7 @@ mod redirect;
 pub(crate) mod reply;
 mod request;
 mod script;
+mod turns;
 
 #[cfg(fuzzing)]
 pub(super) use self::codec::reply_len;
@@ -29,3 +30,4 @@ pub(super) use self::redirect::{NodeAddress, Redirect};
 pub(super) use self::reply::{Reply, RequestResult, malformed};
 pub(super) use self::request::{CancelHandle, Delivery, Request, takes_slots};
 pub use self::script::Script;
+pub(super) use self::turns::{TurnsCall, pause};

@@ -131,15 +131,11 @@ pub(in crate::remote) fn parse<'a>(
     reply: &Value,
     reply_lens: impl Iterator<Item = &'a [u8]>,
 ) -> Result<Vec<RequestResult>, Error> {
-    let (packed, errors) = match reply {
-        Value::BulkString(packed) => (packed, [].as_slice()),
-        Value::Array(parts) => match parts.as_slice() {
-            [Value::BulkString(packed), errors @ ..] => (packed, errors),
-            _ => return Err(malformed()),
-        },
-        _ => return Err(malformed()),
+    let (packed, errors) = parts_of(reply)?;
+    let mut integers = Integers {
+        packed,
+        is_of_line: false,
     };
-    let mut integers = Integers { packed };
     let mut errors = errors.iter();
     let decided_at = Timestamp::from_micros(integers.next()?);
     let mut results = Vec::with_capacity(reply_lens.size_hint().0);
@@ -153,6 +149,76 @@ pub(in crate::remote) fn parse<'a>(
     }
     match (integers.packed, errors.next()) {
         ([], None) => Ok(results),
+        _ => Err(malformed()),
+    }
+}
+
+/// The reply to a question of a queue.
+#[derive(Debug)]
+pub(in crate::remote) struct LineReply {
+    pub decided_at: Timestamp,
+    /// Of each caller that has its turn: when it starts, and its part of the reply.
+    pub turns: Vec<(Timestamp, Reply)>,
+    /// Why the next caller was not decided, if the server refused a command or a key holds a foreign value.
+    pub error: Option<Error>,
+    /// When to ask again, if callers are left.
+    pub due: Option<Timestamp>,
+}
+
+/// Parses the reply to a question for so many callers, each with charges of these [`Request::reply_lens`].
+///
+/// # Errors
+///
+/// [`ErrorKind::Protocol`] if it is not a reply to such a call.
+///
+/// [`Request::reply_lens`]: crate::remote::protocol::Request::reply_lens
+pub(in crate::remote) fn parse_line(
+    reply: &Value,
+    reply_lens: &[u8],
+    callers: usize,
+) -> Result<LineReply, Error> {
+    let (packed, errors) = parts_of(reply)?;
+    let mut integers = Integers {
+        packed,
+        is_of_line: true,
+    };
+    let mut line = LineReply {
+        decided_at: Timestamp::from_micros(integers.next()?),
+        turns: Vec::new(),
+        error: None,
+        due: None,
+    };
+    for _ in 0..callers {
+        let start = Timestamp::from_micros(integers.next()?);
+        let reply = integers.reply(start, reply_lens)?;
+        match reply.outcome {
+            ADMITTED => {
+                line.turns.push((start, reply));
+                continue;
+            }
+            FAILED => line.error = Some(refusal(errors.first().ok_or_else(malformed)?)?),
+            _ => line.error = reply.check().err(),
+        }
+        break;
+    }
+    line.due = Some(integers.next()?)
+        .filter(|due| *due > 0)
+        .map(Timestamp::from_micros);
+    if integers.packed.is_empty() {
+        Ok(line)
+    } else {
+        Err(malformed())
+    }
+}
+
+/// Returns the integers of a reply, and the errors after them.
+fn parts_of(reply: &Value) -> Result<(&[u8], &[Value]), Error> {
+    match reply {
+        Value::BulkString(packed) => Ok((packed, &[])),
+        Value::Array(parts) => match parts.as_slice() {
+            [Value::BulkString(packed), errors @ ..] => Ok((packed, errors)),
+            _ => Err(malformed()),
+        },
         _ => Err(malformed()),
     }
 }
@@ -177,6 +243,8 @@ fn refusal(text: &Value) -> Result<Error, Error> {
 /// The integers of a reply that are not parsed yet.
 struct Integers<'a> {
     packed: &'a [u8],
+    /// Whether a charge that fits may be denied, since others go before.
+    is_of_line: bool,
 }
 
 impl Integers<'_> {
@@ -218,7 +286,7 @@ impl Integers<'_> {
         let is_denied = charges.iter().zip(lens).any(|charge| can_deny(&charge));
         let is_consistent = match outcome {
             ADMITTED => !is_denied,
-            DENIED => is_denied,
+            DENIED => is_denied || self.is_of_line,
             FOREIGN => !charges.iter().all(|charge| charge.has_room),
             FAILED => true,
             _ => false,

@@ -142,6 +142,17 @@ impl Request {
         })
     }
 
+    /// Returns a request that lowers what is left of a key's quota; `None` for slots.
+    pub fn lower(
+        keyspace: &Keyspace,
+        charge: &Charge<'_>,
+        remaining: u64,
+        now: Timestamp,
+    ) -> Option<Self> {
+        let arguments = codec::lower(charge, remaining, now)?;
+        Some(Self::for_key_of(charge, keyspace, arguments))
+    }
+
     /// Returns a request that reports the leased units of a key, and leases more.
     pub fn lease(keyspace: &Keyspace, charge: &Charge<'_>, report: LeaseReport) -> Self {
         let mut request = Self::for_key_of(charge, keyspace, codec::lease(charge, report));

@@ -45,11 +45,18 @@ pub struct Script {
 }
 
 impl Script {
+    /// Decides for callers that wait their turn: [`DECIDE`](Self::DECIDE) with the lines of `lua/line_open.lua`, which documents
+    /// its keys, its arguments and its reply.
+    pub const ACQUIRE: &'static Self = &ACQUIRE;
+
     /// Decides groups of charges. `lua/decide.lua` documents its keys, its arguments and its reply.
     pub const DECIDE: &'static Self = &DECIDE;
 
     /// Registers an instance. `lua/members.lua` documents its key, its arguments and its reply.
     pub const MEMBERS: &'static Self = &MEMBERS;
+
+    /// Pauses a key for callers that wait. `lua/pause.lua` documents its keys, its arguments and its reply.
+    pub const PAUSE: &'static Self = &PAUSE;
 
     /// Blocks keys for all instances. `lua/blocks.lua` documents its keys, its arguments and its reply.
     pub const BLOCKS: &'static Self = &BLOCKS;
@@ -62,10 +69,12 @@ impl Script {
     pub const TOP_KEYS: &'static Self = &TOP_KEYS;
 
     /// Every script there is.
-    pub const ALL: [&'static Self; 5] = [
+    pub const ALL: [&'static Self; 7] = [
+        Self::ACQUIRE,
         Self::BLOCKS,
         Self::DECIDE,
         Self::MEMBERS,
+        Self::PAUSE,
         Self::RULES,
         Self::TOP_KEYS,
     ];
@@ -98,16 +107,24 @@ impl Script {
     }
 }
 
+static ACQUIRE: Script = Script {
+    text: LazyLock::new(|| Text::composed(true)),
+};
+
 static BLOCKS: Script = Script {
     text: LazyLock::new(|| Text::of(include_str!("../../../lua/blocks.lua"))),
 };
 
 static DECIDE: Script = Script {
-    text: LazyLock::new(Text::decide),
+    text: LazyLock::new(|| Text::composed(false)),
 };
 
 static MEMBERS: Script = Script {
     text: LazyLock::new(|| Text::of(include_str!("../../../lua/members.lua"))),
+};
+
+static PAUSE: Script = Script {
+    text: LazyLock::new(|| Text::of(include_str!("../../../lua/pause.lua"))),
 };
 
 static RULES: Script = Script {
@@ -128,9 +145,13 @@ struct Text {
 }
 
 impl Text {
-    /// Puts the file of each algorithm into its branch of `lua/decide.lua`.
-    fn decide() -> Self {
+    /// Puts the file of each algorithm into its branch of `lua/decide.lua`, and the files of the line where they belong, or
+    /// nothing there.
+    fn composed(has_lines: bool) -> Self {
         let mut whole = include_str!("../../../lua/decide.lua").to_owned();
+        for (include, part) in LINE_PARTS {
+            whole = whole.replace(include, if has_lines { part } else { "" });
+        }
         for (include, branch) in BRANCHES {
             whole = whole.replace(include, branch);
         }
@@ -198,6 +219,30 @@ const BRANCHES: [(&str, &str); 13] = [
     (
         "include('window_leases.lua')",
         include_str!("../../../lua/window_leases.lua"),
+    ),
+];
+
+/// Lines of `lua/decide.lua`, and the files that replace them in the script for callers that wait.
+const LINE_PARTS: [(&str, &str); 5] = [
+    (
+        "include('line_charge.lua')",
+        include_str!("../../../lua/line_charge.lua"),
+    ),
+    (
+        "include('line_check.lua')",
+        include_str!("../../../lua/line_check.lua"),
+    ),
+    (
+        "include('line_close.lua')",
+        include_str!("../../../lua/line_close.lua"),
+    ),
+    (
+        "include('line_next.lua')",
+        include_str!("../../../lua/line_next.lua"),
+    ),
+    (
+        "include('line_open.lua')",
+        include_str!("../../../lua/line_open.lua"),
     ),
 ];
 

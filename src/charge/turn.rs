@@ -1,0 +1,173 @@
+//! Turns: what callers that wait ask a store for, and what they get.
+
+use std::{sync::Arc, time::Duration};
+
+use smallvec::SmallVec;
+
+use super::charge::{Charge, Charges, OwnedCharge};
+use crate::{
+    clock::Timestamp,
+    decision::{Decision, Outcome, Retry, Ticket},
+};
+
+/// How soon a caller that waits gets its turn, compared with other callers.
+///
+/// Callers of a higher priority go first. While they take all units, callers of a lower one get one unit in eleven.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[expect(
+    clippy::exhaustive_enums,
+    reason = "the line has these three, in this order"
+)]
+pub enum Priority {
+    /// Before all others.
+    High,
+    /// Before callers of low priority.
+    #[default]
+    Normal,
+    /// After all others.
+    Low,
+}
+
+impl Priority {
+    /// Returns 0 for the highest priority, up to 2.
+    #[must_use]
+    pub const fn class(self) -> u8 {
+        match self {
+            Self::High => 0,
+            Self::Normal => 1,
+            Self::Low => 2,
+        }
+    }
+}
+
+// === TurnRequest ===
+
+/// A question for the oldest callers of a queue, which all wait for the same charges.
+#[derive(Clone, Debug)]
+pub struct TurnRequest {
+    pub(crate) queue: u64,
+    pub(crate) priority: Priority,
+    pub(crate) charges: Arc<[OwnedCharge]>,
+    /// The oldest callers, at most [`MAX_CALLERS`](Self::MAX_CALLERS).
+    pub(crate) callers: SmallVec<[WaitingCaller; 2]>,
+    /// How far a start may lie ahead of the decision.
+    pub(crate) ahead: Duration,
+    /// After what time the queue asks again for slots.
+    pub(crate) poll: Duration,
+    /// Whether callers that are left wait, and so have a place in the line.
+    pub(crate) is_listed: bool,
+}
+
+/// A caller that waits.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WaitingCaller {
+    /// How long it has waited.
+    pub age: Duration,
+    /// The ticket of its slots.
+    pub ticket: Ticket,
+}
+
+impl TurnRequest {
+    /// The most callers of one question.
+    pub(crate) const MAX_CALLERS: usize = 64;
+
+    /// Returns the charges of the caller with this index.
+    ///
+    /// # Panics
+    ///
+    /// If there are not that many callers.
+    #[must_use]
+    pub fn charges(&self, caller: usize) -> Vec<Charge<'_>> {
+        self.charges_of(caller).into_vec()
+    }
+
+    pub(crate) fn charges_of(&self, caller: usize) -> Charges<'_> {
+        let ticket = self.callers[caller].ticket;
+        let charges = self.charges.iter();
+        charges
+            .map(|charge| charge.borrow().with_ticket(ticket))
+            .collect()
+    }
+
+    /// Returns the number of callers.
+    #[must_use]
+    pub fn callers(&self) -> usize {
+        self.callers.len()
+    }
+
+    /// Returns the time that a caller takes of each bucket, in microseconds; 0 for other algorithms.
+    pub(crate) fn steps(&self) -> SmallVec<[u64; 4]> {
+        let step = |charge: &OwnedCharge| {
+            let charge = charge.borrow();
+            let bucket = charge.policy().counter().bucket();
+            bucket.map_or(0, |bucket| bucket.micros_up(charge.units()))
+        };
+        self.charges.iter().map(step).collect()
+    }
+}
+
+// === Turns ===
+
+/// The turns of the first callers of a queue, and when to ask for the others.
+#[derive(Clone, Debug, Default)]
+pub struct Turns {
+    /// When the store decided, by its clock.
+    pub(crate) now: Timestamp,
+    /// In the order of the callers.
+    pub(crate) turns: SmallVec<[Turn; 1]>,
+    /// Whether nobody could decide on the first caller.
+    pub(crate) is_unavailable: bool,
+    /// When to ask for the callers that are left, by the clock of the store.
+    pub(crate) due: Option<Timestamp>,
+}
+
+/// The turn of one caller: its charges were made.
+#[derive(Clone, Debug)]
+pub(crate) struct Turn {
+    /// When it may begin, by the clock of the store.
+    pub start: Timestamp,
+    pub decision: Decision,
+}
+
+impl Turns {
+    /// Returns the turns from a decision on the first caller alone. Stores without a line use it: their callers wait in the
+    /// order of this process.
+    #[must_use]
+    pub fn from_decision(decision: Decision, request: &TurnRequest) -> Self {
+        let now = decision.decided_at();
+        let mut turns = Self {
+            now,
+            turns: SmallVec::new(),
+            is_unavailable: decision.outcome() == Outcome::Unavailable,
+            due: None,
+        };
+        if decision.is_allowed() {
+            let start = decision.delay().map_or(now, |delay| now + delay);
+            let decision = match request.callers.first() {
+                Some(caller) => decision.with_ticket(caller.ticket),
+                None => decision,
+            };
+            turns.turns.push(Turn { start, decision });
+            turns.due = (request.callers.len() > 1).then_some(now);
+        } else {
+            turns.due = Some(retry_of(&decision, request.poll));
+        }
+        turns
+    }
+}
+
+/// Returns when a denied request can succeed, by the clock of its decision.
+pub(crate) fn retry_of(decision: &Decision, poll: Duration) -> Timestamp {
+    let now = decision.decided_at();
+    let mut latest = now;
+    for state in decision.enforced_states() {
+        match state.retry() {
+            // Slots come back at a time that is not known.
+            Retry::At(at) if at <= now => latest = latest.max(now + poll),
+            Retry::At(at) => latest = latest.max(at),
+            Retry::Never | Retry::Now => {}
+        }
+    }
+    // Without a reason to wait, the store could not decide.
+    if latest > now { latest } else { now + poll }
+}

@@ -1,0 +1,324 @@
+//! The callers of this process that wait for the same charges, in order.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use smallvec::SmallVec;
+use tokio::sync::{Notify, oneshot};
+
+use super::{error::AcquireError, permit::Grant};
+use crate::{
+    algorithm::TokenBucket,
+    charge::{Fingerprint, OwnedCharge, Priority, TurnRequest, WaitingCaller},
+    clock::Timestamp,
+    decision::{PolicyName, Ticket},
+    error::Error,
+    task::Mutex,
+};
+
+/// Identifies a line: the priority, and policy and key, cost, limit and mode of each charge.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct LineKey {
+    priority: Priority,
+    charges: SmallVec<[(Fingerprint, u64, u64, bool); 2]>,
+}
+
+impl LineKey {
+    pub fn new(charges: &[OwnedCharge], priority: Priority) -> Self {
+        let charges = charges.iter().map(|charge| {
+            let charge = charge.borrow();
+            let (policy, counter) = (charge.policy(), charge.policy().counter());
+            let span = counter
+                .bucket()
+                .map_or_else(|| counter.limit(), TokenBucket::span);
+            let fingerprint = Fingerprint::of(policy, charge.key());
+            (fingerprint, charge.units(), span, charge.is_shadow())
+        });
+        Self {
+            priority,
+            charges: charges.collect(),
+        }
+    }
+}
+
+/// Callers that wait for the same charges with the same priority.
+#[derive(Debug)]
+pub(super) struct Line {
+    pub key: LineKey,
+    pub charges: Arc<[OwnedCharge]>,
+    priority: Priority,
+    /// Identifies the queue in the store.
+    queue: u64,
+    /// Whether all charges are of buckets, so that units can be granted ahead.
+    is_of_buckets: bool,
+    /// The time that each caller takes at the slowest rate.
+    interval: Duration,
+    state: Mutex<State>,
+    /// Notified when the last caller leaves, or when slots may be free.
+    pub woken: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// By the order in which they came.
+    callers: BTreeMap<u64, Caller>,
+    next_number: u64,
+    /// When the first caller is to have its turn, by the local clock.
+    due: Option<Timestamp>,
+    /// Whether slots may be free.
+    may_be_free: bool,
+    /// Whether each caller has been granted its turn, so that the next one must be asked for.
+    is_served: bool,
+    /// The error of the last question, if it had no reply.
+    failure: Option<Error>,
+}
+
+/// A caller that waits.
+#[derive(Debug)]
+struct Caller {
+    came: Timestamp,
+    /// When it gives up.
+    until: Timestamp,
+    turn: oneshot::Sender<CallerResult>,
+}
+
+/// What a caller gets.
+pub(super) type CallerResult = Result<Grant, AcquireError>;
+
+impl Line {
+    pub fn new(key: LineKey, charges: Arc<[OwnedCharge]>, priority: Priority) -> Self {
+        let buckets = charges.iter().map(|charge| {
+            let charge = charge.borrow();
+            let bucket = charge.policy().counter().bucket();
+            bucket.map(|bucket| bucket.micros_up(charge.units()))
+        });
+        let interval = buckets.clone().flatten().max().unwrap_or(0);
+        Self {
+            key,
+            priority,
+            queue: Ticket::random().as_u64(),
+            is_of_buckets: buckets.into_iter().all(|bucket| bucket.is_some()),
+            interval: Duration::from_micros(interval),
+            charges,
+            state: Mutex::default(),
+            woken: Notify::new(),
+        }
+    }
+
+    /// Adds a caller at the end. Returns its number and its turn.
+    ///
+    /// # Errors
+    ///
+    /// How long its turn is away, if that is longer than it waits.
+    pub fn join(
+        &self,
+        came: Timestamp,
+        until: Timestamp,
+        now: Timestamp,
+    ) -> Result<(u64, oneshot::Receiver<CallerResult>), Duration> {
+        let mut state = self.state.lock();
+        if let Some(turn) = state.turn_of(state.callers.len(), self.interval)
+            && turn > until
+        {
+            return Err(turn.since(now));
+        }
+        let (turn, receiver) = oneshot::channel();
+        let number = state.next_number;
+        state.next_number += 1;
+        state.callers.insert(number, Caller { came, until, turn });
+        if std::mem::take(&mut state.is_served) {
+            self.woken.notify_one();
+        }
+        Ok((number, receiver))
+    }
+
+    /// Removes a caller that leaves. Those behind it move up.
+    pub fn leave(&self, number: u64) {
+        let mut state = self.state.lock();
+        let left = state.callers.remove(&number);
+        let is_empty = state.callers.is_empty();
+        drop(state);
+        if left.is_some() && is_empty {
+            self.woken.notify_one();
+        }
+    }
+
+    /// Returns whether nobody waits.
+    pub fn is_empty(&self) -> bool {
+        self.state.lock().callers.is_empty()
+    }
+
+    /// Returns how long the first turn is away.
+    pub fn first_turn(&self, now: Timestamp) -> Option<Duration> {
+        let state = self.state.lock();
+        let turn = state.turn_of(state.callers.len(), self.interval)?;
+        Some(turn.since(now))
+    }
+
+    /// Notes that slots may be free.
+    pub fn wake(&self) {
+        self.state.lock().may_be_free = true;
+        self.woken.notify_one();
+    }
+
+    /// Returns whether slots may be free since the last call.
+    pub fn take_wake(&self) -> bool {
+        std::mem::take(&mut self.state.lock().may_be_free)
+    }
+
+    /// Returns a question for the callers behind those whose turn is granted already. Without such callers, it ends the place of
+    /// the queue.
+    pub fn question(
+        &self,
+        granted: usize,
+        now: Timestamp,
+        (ahead, poll): (Duration, Duration),
+    ) -> TurnRequest {
+        let mut state = self.state.lock();
+        let callers = state
+            .callers
+            .values()
+            .skip(granted)
+            .take(TurnRequest::MAX_CALLERS);
+        let callers: SmallVec<[WaitingCaller; 2]> = callers
+            .map(|caller| WaitingCaller {
+                age: now.since(caller.came),
+                ticket: Ticket::random(),
+            })
+            .collect();
+        state.is_served = callers.is_empty();
+        drop(state);
+        TurnRequest {
+            is_listed: !callers.is_empty(),
+            ..self.request(callers, ahead, poll)
+        }
+    }
+
+    /// Returns a question for one caller that has just come.
+    pub fn first_question(
+        &self,
+        is_listed: bool,
+        (ahead, poll): (Duration, Duration),
+    ) -> TurnRequest {
+        let caller = WaitingCaller {
+            age: Duration::ZERO,
+            ticket: Ticket::random(),
+        };
+        TurnRequest {
+            is_listed,
+            ..self.request(SmallVec::from_iter([caller]), ahead, poll)
+        }
+    }
+
+    fn request(
+        &self,
+        callers: SmallVec<[WaitingCaller; 2]>,
+        ahead: Duration,
+        poll: Duration,
+    ) -> TurnRequest {
+        TurnRequest {
+            queue: self.queue,
+            priority: self.priority,
+            charges: Arc::clone(&self.charges),
+            callers,
+            ahead: if self.is_of_buckets {
+                ahead
+            } else {
+                Duration::ZERO
+            },
+            poll,
+            is_listed: true,
+        }
+    }
+
+    /// Notes when the first caller is to have its turn. Callers that do not wait so long get an error.
+    pub fn note_due(&self, due: Option<Timestamp>, now: Timestamp) {
+        let mut state = self.state.lock();
+        (state.due, state.failure) = (due, None);
+        if due.is_none() {
+            return;
+        }
+        let late: Vec<u64> = state
+            .callers
+            .iter()
+            .take(TurnRequest::MAX_CALLERS)
+            .enumerate()
+            .filter(|(place, (_, caller))| {
+                let turn = state.turn_of(*place, self.interval);
+                turn.is_some_and(|turn| turn > caller.until)
+            })
+            .map(|(_, (number, _))| *number)
+            .collect();
+        let turn = state.turn_of(0, self.interval);
+        let late: Vec<Caller> = late
+            .into_iter()
+            .filter_map(|number| state.callers.remove(&number))
+            .collect();
+        drop(state);
+        let policy = self.policy();
+        for caller in late {
+            let away = turn.map(|turn| turn.since(now));
+            let error = AcquireError::too_long(away, policy);
+            let _ = caller.turn.send(Err(error.after(now.since(caller.came))));
+        }
+    }
+
+    /// Notes that a question had no reply.
+    pub fn note_failure(&self, error: Error) {
+        self.state.lock().failure = Some(error);
+    }
+
+    /// Returns the error of a caller that has waited in vain.
+    pub fn expired(&self, now: Timestamp) -> AcquireError {
+        let state = self.state.lock();
+        match &state.failure {
+            Some(failure) => AcquireError::failed(failure.clone()),
+            None => AcquireError::too_long(state.due.map(|due| due.since(now)), self.policy()),
+        }
+    }
+
+    /// Gives a turn to the first caller. Without one, everything is given back.
+    pub fn hand_out(&self, mut grant: Grant) {
+        loop {
+            let first = self.state.lock().callers.pop_first();
+            let Some((_, caller)) = first else {
+                return;
+            };
+            // Sent without the lock: the caller may be woken here. One that has just left is passed over.
+            match caller.turn.send(Ok(grant)) {
+                Ok(()) => return,
+                Err(Ok(returned)) => grant = returned,
+                Err(Err(_)) => return,
+            }
+        }
+    }
+
+    /// Ends the waits of all callers.
+    pub fn fail_all(&self, error: &AcquireError, now: Timestamp) {
+        let callers = std::mem::take(&mut self.state.lock().callers);
+        for caller in callers.into_values() {
+            let waited = now.since(caller.came);
+            let _ = caller.turn.send(Err(error.clone().after(waited)));
+        }
+    }
+
+    /// Returns the name of the first policy.
+    pub fn policy(&self) -> Option<PolicyName> {
+        let charge = self.charges.first()?;
+        Some(*charge.borrow().policy().name())
+    }
+
+    /// Returns the fingerprints of the keys whose slots the callers wait for.
+    pub fn slots(&self) -> impl Iterator<Item = Fingerprint> {
+        let charges = self.charges.iter().map(OwnedCharge::borrow);
+        let slots = charges.filter(|charge| charge.ticket().is_some());
+        slots.map(|charge| Fingerprint::of(charge.policy(), charge.key()))
+    }
+}
+
+impl State {
+    /// Returns when the caller at this place is to have its turn, by the local clock.
+    fn turn_of(&self, place: usize, interval: Duration) -> Option<Timestamp> {
+        let place = u32::try_from(place).unwrap_or(u32::MAX);
+        Some(self.due? + interval.saturating_mul(place))
+    }
+}

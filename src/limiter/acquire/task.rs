@@ -1,0 +1,294 @@
+//! The task of a line: asks for turns, and hands them out.
+//!
+//! ```text
+//!          .-----------------------------------------------.
+//!          v                                               |
+//! ask for up to 64 callers --> turns: each handed out at its start
+//!          ^                                               |
+//!          '-- at due - 0.6 ahead, at once if all had turns, or if slots may be free
+//! ```
+//!
+//! It runs while somebody waits. A unit is handed out at its start, to the caller that is first then. So a caller that leaves
+//! shortly before costs nothing.
+
+use std::{
+    collections::VecDeque,
+    future::{Future, poll_fn},
+    panic::AssertUnwindSafe,
+    pin::{Pin, pin},
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use futures_util::FutureExt;
+
+use super::{
+    error::AcquireError, line::Line, lines::Lines, permit::Grant, server_clock::ServerClock,
+};
+use crate::{
+    charge::Turns,
+    clock::Timestamp,
+    error::{Error, ErrorKind},
+    store::StoreFuture,
+    task::{home, timer::sleep},
+};
+
+/// A question whose reply is awaited.
+pub(super) struct Asked {
+    pub callers: usize,
+    pub sent_at: Timestamp,
+    pub reply: StoreFuture<Turns>,
+}
+
+/// Starts the task of a line, with a question that was asked before, or with its reply.
+pub(super) fn start(lines: &Arc<Lines>, line: &Arc<Line>, first: First) {
+    let (lines, line) = (Arc::clone(lines), Arc::clone(line));
+    home::spawn_lasting(Box::pin(async move {
+        let task = LineTask {
+            lines: Arc::clone(&lines),
+            line: Arc::clone(&line),
+            granted: VecDeque::new(),
+            asked: None,
+            ask_at: None,
+            poll: FIRST_POLL,
+            last_turn: None,
+            in_vain: 0,
+            is_listed: false,
+        };
+        // A store that panics must not leave callers behind that wait for nobody.
+        if AssertUnwindSafe(task.run(first))
+            .catch_unwind()
+            .await
+            .is_err()
+        {
+            let error = Error::new(ErrorKind::Unavailable, "the store panicked");
+            while !lines.remove_if_empty(&line) {
+                line.fail_all(&AcquireError::failed(error.clone()), ServerClock::now());
+            }
+        }
+    }));
+}
+
+/// The first question of a line.
+pub(super) enum First {
+    Asked(Asked),
+    Replied(Turns),
+}
+
+struct LineTask {
+    lines: Arc<Lines>,
+    line: Arc<Line>,
+    /// Turns that have not started yet, by local time.
+    granted: VecDeque<(Timestamp, Grant)>,
+    asked: Option<Asked>,
+    /// When to ask next, by local time.
+    ask_at: Option<Timestamp>,
+    /// After what time to ask again for slots.
+    poll: Duration,
+    last_turn: Option<Timestamp>,
+    /// Number of questions since the last turn.
+    in_vain: u32,
+    /// Whether the queue may have a place in the line of the store.
+    is_listed: bool,
+}
+
+enum Event {
+    Replied(Result<Turns, Error>),
+    TimeHasCome,
+    Woken,
+}
+
+impl LineTask {
+    async fn run(mut self, first: First) {
+        match first {
+            First::Asked(asked) => self.asked = Some(asked),
+            First::Replied(turns) => {
+                let now = ServerClock::now();
+                self.take(turns, 1, now);
+            }
+        }
+        loop {
+            match self.event().await {
+                Event::Replied(reply) => {
+                    let asked = self.asked.take();
+                    let (callers, sent_at) = asked.map_or((0, ServerClock::now()), |asked| {
+                        (asked.callers, asked.sent_at)
+                    });
+                    match reply {
+                        Ok(turns) => {
+                            let now = ServerClock::now();
+                            if turns.now > Timestamp::default() {
+                                self.lines.clock.note(turns.now, sent_at, now);
+                            }
+                            self.take(turns, callers, now);
+                        }
+                        Err(error) => self.fail(error),
+                    }
+                }
+                Event::TimeHasCome => {}
+                Event::Woken => {
+                    if self.line.take_wake() || self.ask_at.is_none() {
+                        self.ask_at = Some(ServerClock::now());
+                    }
+                }
+            }
+            self.hand_out();
+            if self.line.is_empty() {
+                if self.asked.is_some() {
+                    // Its turns must be given back.
+                    continue;
+                }
+                self.end_place().await;
+                if self.lines.remove_if_empty(&self.line) {
+                    return;
+                }
+                self.ask_at = Some(ServerClock::now());
+            }
+            self.ask().await;
+        }
+    }
+
+    /// Waits for the next thing to do.
+    async fn event(&mut self) -> Event {
+        let next_start = self.granted.front().map(|(start, _)| *start);
+        let next_ask = self.ask_at.filter(|_| self.asked.is_none());
+        let now = ServerClock::now();
+        let next = next_start.into_iter().chain(next_ask).min();
+        let mut time = pin!(next.map(|next| sleep(next.since(now))));
+        let mut woken = pin!(self.line.woken.notified());
+        let asked = &mut self.asked;
+        poll_fn(|context: &mut Context<'_>| {
+            if let Some(asked) = asked
+                && let Poll::Ready(reply) = Pin::new(&mut asked.reply).poll(context)
+            {
+                return Poll::Ready(Event::Replied(reply));
+            }
+            if let Some(time) = time.as_mut().as_pin_mut()
+                && time.poll(context).is_ready()
+            {
+                return Poll::Ready(Event::TimeHasCome);
+            }
+            woken.as_mut().poll(context).map(|()| Event::Woken)
+        })
+        .await
+    }
+
+    /// Takes the reply to a question for so many callers.
+    fn take(&mut self, turns: Turns, callers: usize, now: Timestamp) {
+        let lines = Arc::clone(&self.lines);
+        let clock = &lines.clock;
+        let count = turns.turns.len();
+        for turn in turns.turns {
+            let start = clock.local(turn.start);
+            let grant = self.lines.grant(&self.line.charges, turn);
+            self.granted.push_back((start, grant));
+        }
+        if count > 0 {
+            self.in_vain = 0;
+            self.note_pace(count, now);
+        } else {
+            self.in_vain += 1;
+        }
+        let backoff = FIRST_BACKOFF * 2_u32.saturating_pow(self.in_vain.min(7));
+        let due = turns.due.map(|due| clock.local(due));
+        self.is_listed = due.is_some();
+        self.line.note_due(due, now);
+        let early = clock.ahead() * 6 / 10;
+        self.ask_at = Some(match due {
+            _ if turns.is_unavailable => now + backoff * 50,
+            None => now,
+            Some(_) if count == callers => now,
+            // In vain again and again, it asks less often.
+            Some(due) => (due - early).max(
+                now + if self.in_vain > 2 {
+                    backoff
+                } else {
+                    Duration::ZERO
+                },
+            ),
+        });
+    }
+
+    /// Plans when to ask again for slots: after the mean time between two turns.
+    fn note_pace(&mut self, turns: usize, now: Timestamp) {
+        if let Some(last) = self.last_turn {
+            let turns = u32::try_from(turns).unwrap_or(u32::MAX);
+            let gap = now.since(last) / turns.max(1);
+            self.poll = (self.poll * 7 / 8 + gap / 8).clamp(LEAST_POLL, MOST_POLL);
+        }
+        self.last_turn = Some(now);
+    }
+
+    /// Goes on after a question without a reply, or gives up if no further one can have one.
+    fn fail(&mut self, error: Error) {
+        let now = ServerClock::now();
+        self.in_vain += 1;
+        let is_permanent = matches!(
+            error.kind(),
+            ErrorKind::InvalidConfig | ErrorKind::InvalidPolicy | ErrorKind::InvalidQuota
+        );
+        if is_permanent {
+            self.line.fail_all(&AcquireError::failed(error), now);
+            return;
+        }
+        self.line.note_failure(error);
+        self.is_listed = true;
+        let backoff = FIRST_BACKOFF * 50 * 2_u32.saturating_pow(self.in_vain.min(5));
+        self.ask_at = Some(now + backoff);
+    }
+
+    /// Hands out the turns that start now.
+    fn hand_out(&mut self) {
+        let now = ServerClock::now();
+        while let Some((start, _)) = self.granted.front()
+            && *start <= now
+        {
+            if let Some((_, grant)) = self.granted.pop_front() {
+                self.line.hand_out(grant);
+            }
+        }
+    }
+
+    /// Asks for turns, if it is time.
+    async fn ask(&mut self) {
+        let now = ServerClock::now();
+        if self.asked.is_some() || self.ask_at.is_none_or(|at| at > now) {
+            return;
+        }
+        self.ask_at = None;
+        if let Some(error) = self.lines.blocked(&self.line.charges).await {
+            self.line.fail_all(&error, now);
+            return;
+        }
+        let pace = self.lines.pace(self.poll);
+        let question = self.line.question(self.granted.len(), now, pace);
+        let callers = question.callers();
+        if callers == 0 {
+            return;
+        }
+        self.asked = Some(Asked {
+            callers,
+            sent_at: now,
+            reply: self.lines.store.take_turns(question),
+        });
+    }
+
+    /// Ends the place of the queue, after its callers have left.
+    async fn end_place(&mut self) {
+        self.granted.clear();
+        if self.is_listed {
+            self.is_listed = false;
+            let pace = self.lines.pace(self.poll);
+            let question = self.line.question(0, ServerClock::now(), pace);
+            if question.callers() == 0 {
+                let _ = self.lines.store.take_turns(question).await;
+            }
+        }
+    }
+}
+
+const FIRST_BACKOFF: Duration = Duration::from_millis(1);
+const FIRST_POLL: Duration = Duration::from_millis(20);
+const LEAST_POLL: Duration = Duration::from_millis(5);
+const MOST_POLL: Duration = Duration::from_millis(250);

@@ -1,0 +1,148 @@
+//! Turns of callers that wait, in this process: the order of the lines, and the charges.
+
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+use crate::{
+    algorithm::Admitted,
+    charge::{Charge, Fingerprint, Turn, TurnRequest, Turns, retry_of},
+    decision::{Decision, Retry},
+};
+
+use super::{keyed::KeyRef, line_book::Caller, store::MemoryStore};
+
+impl MemoryStore {
+    /// Gives turns to the callers of a request, up to the first one that must wait longer.
+    pub(super) fn give_turns(&self, request: &TurnRequest) -> Turns {
+        let mut book = self.shared.lines.lock();
+        let now = self.shared.clock.read().now;
+        let keys: SmallVec<[Fingerprint; 4]> = request
+            .charges
+            .iter()
+            .map(|charge| KeyRef::of(&charge.borrow()).fingerprint)
+            .collect();
+        let steps = request.steps();
+        let mut turns = Turns {
+            now,
+            ..Turns::default()
+        };
+        if !book.is_empty() {
+            for key in &keys {
+                book.drop_absent(*key, request.queue, now);
+            }
+        }
+        let mut start = now;
+        let mut waits_for = None;
+        for index in 0..request.callers.len() {
+            let charges = request.charges_of(index);
+            let mut caller = Caller::of(request, index, now, start);
+            let turn = loop {
+                let paused = keys
+                    .iter()
+                    .enumerate()
+                    .filter_map(|(at, key)| Some((book.paused_until(*key, caller.start)?, at)))
+                    .max();
+                if let Some((until, at)) = paused {
+                    if until > now + request.ahead {
+                        break Err((at, until));
+                    }
+                    caller.start = until;
+                }
+                // Where others wait, it is first seen whether they go before.
+                let is_dry = !book.is_empty();
+                let decision = self.decide_waiting(&charges, caller.start, is_dry);
+                let denied = (!decision.is_allowed()).then(|| {
+                    let retry = retry_of(&decision, request.poll);
+                    retry.max(caller.start + MILLISECOND)
+                });
+                let waits_for = latest_denied(&charges, &decision, request.poll);
+                if let Some(retry) = denied
+                    && retry > now + request.ahead
+                {
+                    break Err((waits_for, retry));
+                }
+                let fits = Caller {
+                    start: denied.unwrap_or(caller.start),
+                    ..caller
+                };
+                if let Some(at) = book.blocked_at(&keys, &steps, &fits) {
+                    break Err((at, fits.start));
+                }
+                caller = fits;
+                if denied.is_none() {
+                    break Ok(if is_dry {
+                        self.decide_waiting(&charges, caller.start, false)
+                    } else {
+                        decision
+                    });
+                }
+            };
+            start = caller.start;
+            match turn {
+                Ok(decision) => {
+                    book.note_turn(&keys, &caller);
+                    let decision = decision.with_ticket(request.callers[index].ticket);
+                    turns.turns.push(Turn { start, decision });
+                }
+                Err((at, first)) => {
+                    caller.start = first;
+                    let due = book.due(keys[at], &caller, now);
+                    turns.due = Some(due);
+                    waits_for = request.is_listed.then_some((at, due));
+                    break;
+                }
+            }
+        }
+        if waits_for.is_some() || !book.is_empty() {
+            book.list(&keys, &steps, request, (turns.turns.len(), waits_for), now);
+        }
+        turns
+    }
+
+    /// Pauses a key. A bucket is also emptied as of the end of the pause.
+    pub(super) fn pause_key(&self, charge: &Charge<'_>, length: Duration) {
+        let now = self.shared.clock.read().now;
+        let key = KeyRef::of(charge).fingerprint;
+        self.shared.lines.lock().pause(key, now + length, now);
+        if let Some(bucket) = charge.policy().counter().bucket() {
+            let tat =
+                (now + length).as_micros() + bucket.span() - bucket.micros_up(1).min(bucket.span());
+            self.amend(charge, |shard, key, now| shard.raise(bucket, key, tat, now));
+        }
+    }
+
+    /// Lowers what is left of a key's quota.
+    pub(super) fn lower_key(&self, charge: &Charge<'_>, remaining: u64) {
+        let counter = charge.policy().counter();
+        let used = counter.limit().saturating_sub(remaining);
+        let now = self.shared.clock.read().now;
+        let from = match counter.bucket() {
+            Some(bucket) => now.as_micros() + bucket.micros_down(used),
+            None => used,
+        };
+        let admitted = Admitted::new(0, from, now + counter.longest_recovery());
+        self.amend(charge, |shard, key, now| {
+            shard.merge(charge, key, admitted, now);
+        });
+    }
+}
+
+/// Returns the index of the first charge that waits longest, or 0.
+fn latest_denied(charges: &[Charge<'_>], decision: &Decision, poll: Duration) -> usize {
+    let now = decision.decided_at();
+    let (mut latest, mut index) = (now, 0);
+    for (at, (charge, state)) in charges.iter().zip(decision.states()).enumerate() {
+        let retry = match state.retry() {
+            Retry::At(_) if charge.policy().is_concurrency() => now + poll,
+            Retry::At(retry) => retry,
+            Retry::Never | Retry::Now => now,
+        };
+        if !charge.is_shadow() && retry > latest {
+            (latest, index) = (retry, at);
+        }
+    }
+    index
+}
+
+const MILLISECOND: Duration = Duration::from_millis(1);

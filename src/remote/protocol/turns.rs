@@ -1,0 +1,147 @@
+//! Questions of queues, and pauses: their commands and their replies. `lua/line_open.lua` and `lua/pause.lua` document both.
+
+use redis::{Cmd, Value};
+use smallvec::SmallVec;
+
+use crate::{
+    charge::{Charge, OwnedCharge, Turn, TurnRequest, Turns},
+    clock::Timestamp,
+    error::Error,
+};
+
+use super::{
+    arguments::{Argument, Arguments, Tag},
+    codec,
+    keyspace::{Keyspace, RedisKey},
+    reply::parse_line,
+    script::Script,
+};
+
+/// A question of a queue, as Redis gets it.
+pub(in crate::remote) struct TurnsCall {
+    keys: SmallVec<[RedisKey; 4]>,
+    arguments: Arguments,
+    reply_lens: SmallVec<[u8; 4]>,
+}
+
+impl TurnsCall {
+    /// Returns the call of a question.
+    pub fn new(keyspace: &Keyspace, request: &TurnRequest) -> Self {
+        let charges: Vec<Charge<'_>> = match request.callers.is_empty() {
+            true => request.charges.iter().map(OwnedCharge::borrow).collect(),
+            false => request.charges_of(0).into_vec(),
+        };
+        let number = |duration: std::time::Duration| {
+            Argument::Number(
+                u64::try_from(duration.as_micros())
+                    .unwrap_or(u64::MAX)
+                    .min(1 << 50),
+            )
+        };
+        let mut arguments = Arguments::from_iter([
+            Argument::Ticket(request.queue),
+            Argument::Number(u64::from(request.priority.class())),
+            number(request.ahead),
+            number(request.poll),
+            Argument::Number(u64::from(request.is_listed)),
+            Argument::Number(request.callers.len() as u64),
+        ]);
+        arguments.extend(request.callers.iter().map(|caller| number(caller.age)));
+        let tickets = request.callers.iter().map(|caller| caller.ticket.as_u64());
+        arguments.extend(tickets.map(Argument::Ticket));
+        arguments.extend([
+            Argument::mark(Tag::Group),
+            Argument::Number(charges.len() as u64),
+        ]);
+        for charge in &charges {
+            codec::decide(&mut arguments, charge);
+        }
+        let mut keys: SmallVec<[RedisKey; 4]> = charges
+            .iter()
+            .map(|charge| keyspace.key_of(charge))
+            .collect();
+        let banned = charges
+            .iter()
+            .filter(|charge| codec::penalty_of(charge).is_some());
+        keys.extend(banned.map(|charge| keyspace.ban_key(charge.policy(), charge.key())));
+        let lines = charges
+            .iter()
+            .map(|charge| keyspace.line_key(charge.policy(), charge.key()));
+        keys.extend(lines);
+        Self {
+            keys,
+            arguments,
+            reply_lens: charges.iter().map(codec::decided_len).collect(),
+        }
+    }
+
+    /// Returns the command. Without `now`, the script takes the time of the server.
+    pub fn command(&self, start: fn(&Script, usize) -> Cmd, now: Option<Timestamp>) -> Cmd {
+        let mut command = start(Script::ACQUIRE, self.keys.len() + self.arguments.len());
+        command.arg(self.keys.len());
+        for key in &self.keys {
+            command.arg(key.as_slice());
+        }
+        if let Some(now) = now {
+            Argument::mark(Tag::CallerTime).write(&mut command);
+            command.arg(now.as_micros());
+        }
+        for argument in &self.arguments {
+            argument.write(&mut command);
+        }
+        command
+    }
+
+    /// Returns the turns in a reply. Those before a caller who could not be decided count all the same.
+    ///
+    /// # Errors
+    ///
+    /// That of the first caller, if it could not be decided, and [`ErrorKind::Protocol`](crate::ErrorKind::Protocol).
+    pub fn parse(&self, reply: &Value, request: &TurnRequest) -> Result<Turns, Error> {
+        let line = parse_line(reply, &self.reply_lens, request.callers.len())?;
+        if let Some(error) = line.error
+            && line.turns.is_empty()
+        {
+            return Err(error);
+        }
+        let turns = line.turns.into_iter().zip(&request.callers);
+        let turns = turns.map(|((start, reply), caller)| {
+            let decision = reply.into_decision(&request.charges)?;
+            let decision = decision.with_ticket(caller.ticket);
+            Ok(Turn { start, decision })
+        });
+        Ok(Turns {
+            now: line.decided_at,
+            turns: turns.collect::<Result<_, Error>>()?,
+            is_unavailable: false,
+            due: line.due,
+        })
+    }
+}
+
+/// Returns the command that pauses the key of a charge.
+pub(in crate::remote) fn pause(
+    keyspace: &Keyspace,
+    charge: &Charge<'_>,
+    micros: u64,
+    start: fn(&Script, usize) -> Cmd,
+    now: Option<Timestamp>,
+) -> Cmd {
+    let mut command = start(Script::PAUSE, 6);
+    let bucket = charge.policy().counter().bucket();
+    command.arg(1 + usize::from(bucket.is_some()));
+    command.arg(keyspace.line_key(charge.policy(), charge.key()).as_slice());
+    if bucket.is_some() {
+        command.arg(keyspace.key_of(charge).as_slice());
+    }
+    match now {
+        Some(now) => command.arg(now.as_micros()),
+        None => command.arg(""),
+    };
+    command.arg(micros);
+    if let Some(bucket) = bucket {
+        command.arg(bucket.quota_tag().to_be_bytes().as_slice());
+        command.arg(bucket.span().saturating_sub(bucket.micros_up(1)));
+    }
+    command
+}

@@ -1,0 +1,3 @@
+//! Callers that wait for their turn, over several instances and in real time.
+
+mod order;

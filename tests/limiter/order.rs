@@ -1,0 +1,185 @@
+//! The order of callers that wait in different queues: by the time at which they came.
+//!
+//! In real time, since the ages of callers are real.
+
+use std::{
+    future::Future,
+    time::{Duration, Instant},
+};
+
+use tokio::task::JoinHandle;
+use tollgate::{
+    Key, Policy, Quota, RateLimiter,
+    acquire::{Acquire, Permit},
+    memory::MemoryStore,
+    remote::RedisStore,
+};
+
+use crate::support::Server;
+
+/// Two limiters on one store.
+async fn on_each_store<F>(test: impl Fn(RateLimiter, RateLimiter, Policy) -> F, policy: Policy)
+where
+    F: Future<Output = ()>,
+{
+    let memory = MemoryStore::new();
+    let limiter = |policy: &Policy| {
+        RateLimiter::new(memory.clone(), [policy.clone()]).expect("a usable policy")
+    };
+    test(limiter(&policy), limiter(&policy), policy.clone()).await;
+    let server = Server::start();
+    let limiter = |policy: &Policy| {
+        let store = RedisStore::builder(server.url());
+        RateLimiter::builder()
+            .policy(policy.clone())
+            .redis(store)
+            .build()
+            .expect("a usable policy")
+    };
+    test(limiter(&policy), limiter(&policy), policy.clone()).await;
+}
+
+fn key() -> Key {
+    Key::new("ada")
+}
+
+/// Begins to wait in a task, and lets the next caller come 30 ms later.
+async fn wait(acquire: Acquire) -> JoinHandle<(Permit, Instant)> {
+    let task = tokio::spawn(async move {
+        let permit = acquire.await.expect("a turn");
+        (permit, Instant::now())
+    });
+    tokio::time::sleep(Duration::from_millis(30)).await;
+    task
+}
+
+async fn began(task: JoinHandle<(Permit, Instant)>) -> Instant {
+    task.await.expect("no panic").1
+}
+
+#[tokio::test]
+async fn caller_of_another_instance_that_came_earlier_goes_first() {
+    let policy = Policy::new("strict", Quota::per_second(5).burst(1));
+    on_each_store(
+        |one, other, policy| async move {
+            drop(one.acquire(policy.charge(key())).await.expect("room"));
+            let mut callers = Vec::new();
+            for limiter in [&other, &one, &one, &other, &one] {
+                callers.push(wait(limiter.acquire(policy.charge(key()))).await);
+            }
+            let mut starts = Vec::new();
+            for caller in callers {
+                starts.push(began(caller).await);
+            }
+            assert!(starts.is_sorted(), "{starts:?}");
+            let took = starts[4] - starts[0];
+            assert!(took >= Duration::from_millis(800 - 25), "{took:?}");
+        },
+        policy,
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn caller_that_needs_two_keys_is_not_passed_over() {
+    let policy = Policy::new("one", Quota::per_second(20).burst(1));
+    on_each_store(
+        |limiter, other, one| async move {
+            let two = Policy::new("two", Quota::per_second(5).burst(1));
+            let both = [one.charge(key()), two.charge(key())];
+            drop(limiter.acquire(&both).await.expect("room"));
+            let both = wait(limiter.acquire(&both)).await;
+            let alone = wait(other.acquire(two.charge(key()))).await;
+            let later = wait(other.acquire(one.charge(key()))).await;
+            let (both, alone, later) = (began(both).await, began(alone).await, began(later).await);
+            assert!(both < alone, "it came earlier");
+            assert!(later < both, "its key was not needed yet");
+        },
+        policy,
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn larger_cost_is_not_overtaken_by_smaller_ones() {
+    let policy = Policy::new("bytes", Quota::per_second(10).burst(3));
+    on_each_store(
+        |one, other, policy| async move {
+            drop(
+                one.acquire(policy.charge(key()).cost(3))
+                    .await
+                    .expect("room"),
+            );
+            let large = wait(one.acquire(policy.charge(key()).cost(3))).await;
+            let small = wait(one.acquire(policy.charge(key()))).await;
+            let far = wait(other.acquire(policy.charge(key()))).await;
+            let large = began(large).await;
+            assert!(large < began(small).await && large < began(far).await);
+        },
+        policy,
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn units_are_used_without_a_gap_and_never_too_early() {
+    let policy = Policy::new("fast", Quota::per_second(200).burst(1));
+    on_each_store(
+        |one, other, policy| async move {
+            let mut callers = Vec::new();
+            for number in 0..60 {
+                let limiter = if number % 2 == 0 { &one } else { &other };
+                let acquire = limiter.acquire(policy.charge(key()));
+                callers.push(tokio::spawn(async move {
+                    let permit = acquire.await.expect("a turn");
+                    permit.decision().decided_at()
+                }));
+            }
+            let mut starts = Vec::new();
+            for caller in callers {
+                starts.push(caller.await.expect("no panic").as_micros());
+            }
+            starts.sort_unstable();
+            for pair in starts.windows(2) {
+                assert!(pair[1] - pair[0] >= 5_000, "{starts:?}");
+            }
+        },
+        policy,
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn callers_that_give_up_cost_nobody_a_unit() {
+    let policy = Policy::new("patience", Quota::per_second(20).burst(1));
+    on_each_store(
+        |one, other, policy| async move {
+            drop(one.acquire(policy.charge(key())).await.expect("room"));
+            // Each second caller leaves before its turn.
+            let mut staying = Vec::new();
+            let mut leaving = Vec::new();
+            for number in 0..40 {
+                let limiter = if number % 4 < 2 { &one } else { &other };
+                let acquire = limiter.acquire(policy.charge(key()));
+                let task = tokio::spawn(async move { acquire.await.expect("a turn").waited() });
+                if number % 2 == 0 {
+                    staying.push(task);
+                } else {
+                    leaving.push(task);
+                }
+            }
+            tokio::time::sleep(Duration::from_millis(30)).await;
+            for task in leaving {
+                task.abort();
+            }
+            let mut longest = Duration::ZERO;
+            for task in staying {
+                longest = longest.max(task.await.expect("no panic"));
+            }
+            // 20 callers at 20 a second; 40 would take 2 s.
+            assert!(longest < Duration::from_millis(1_700), "{longest:?}");
+        },
+        policy,
+    )
+    .await;
+}
