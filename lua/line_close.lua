@@ -1,7 +1,7 @@
 -- Line: lists the callers that are left, or ends the place of a queue. The last part of lua/line_open.lua.
 --
--- A queue is listed where its first caller waits. A caller that another key denies when its turn comes keeps its place in
--- the lines before, so that it need not wait twice.
+-- A queue is listed where its first caller waits. A caller that another key denies when its turn comes keeps its
+-- place in the lines before, so that it need not wait twice.
 --
 -- KEYS   as in lua/line_open.lua
 -- ARGV   as in lua/line_open.lua

@@ -1,18 +1,19 @@
--- Line: lets callers wait for units of several keys in order. This part begins a call of the second script, ACQUIRE, which is
--- lua/decide.lua with the files line_open, line_charge, line_check, line_next and line_close.
+-- Line: lets callers wait for units of several keys in order. This part begins a call of the second script, ACQUIRE,
+-- which is lua/decide.lua with the files line_open, line_charge, line_check, line_next and line_close.
 --
 -- A call is made for one queue: callers of one process that wait for the same charges. It makes the charges for its
--- callers in their order, each at the first time at which they fit, up to a few milliseconds ahead of now. It stops at the
--- first caller who must wait longer, and then lists the queue in the line of the key that it waits for:
+-- callers in their order, each at the first time at which they fit, up to a few milliseconds ahead of now. It stops
+-- at the first caller who must wait longer, and then lists the queue in the line of the key that it waits for:
 --
 --   a caller    fits now                  charged, starts now
 --               fits within `ahead`       charged as of that time, starts then
 --               fits later                waits: listed
 --               fits, but others of the line go before    waits: listed
 --
--- Who goes before: callers of a higher priority, and in the same priority those that came 10 ms earlier or more. A queue that
--- is not due by then does not expect the unit, so it does not block it, unless it waits for more units than this caller.
--- Each unit that a higher priority gets while a lower one waits is worth a tenth of a unit for the lower one.
+-- Who goes before: callers of a higher priority, and in the same priority those that came 10 ms earlier or more. A
+-- queue that is not due by then does not expect the unit, so it does not block it, unless it waits for more units
+-- than this caller. Each unit that a higher priority gets while a lower one waits is worth a tenth of a unit for the
+-- lower one.
 --
 -- KEYS   those of lua/decide.lua for one group, then one per charge for its line
 -- ARGV   optionally CALLER_TIME and its time, then
@@ -25,8 +26,8 @@
 --        then the age of each caller in us, then 8 bytes for each: the ticket of its slots
 --        then GROUP, the number of charges, and the charges as in lua/decide.lua
 -- Reply  as in lua/decide.lua, but before the outcome of each request the time in us at which the caller starts; and
---        at the end the time in us at which the queue is to ask again, 0 if nobody waits. There is one request per caller, up to
---        the first that is not admitted
+--        at the end the time in us at which the queue is to ask again, 0 if nobody waits. There is one request per
+--        caller, up to the first that is not admitted
 -- State  a hash per key: the queue -> 17 bytes, and 7 for each of up to 8 callers
 --
 --          0         7           8          15
@@ -34,10 +35,11 @@
 --          | due (us)| class     | step (us)| callers (2)  | came (us)  | ..
 --          +---------+-----------+----------+--------------+------------+--
 --
---        The step is the time that one caller takes of a bucket, 0 for other algorithms. Two more fields: `f` is what is
---        owed to lower priorities, in hundredths of a unit, and `u` the time in us until which the key is paused.
+--        The step is the time that one caller takes of a bucket, 0 for other algorithms. Two more fields: `f` is what
+--        is owed to lower priorities, in hundredths of a unit, and `u` the time in us until which the key is paused.
 --
--- Example: a bucket of one unit a second, whose unit is taken until +400000. Times with a `+` are us after 1700000000000000.
+-- Example: a bucket of one unit a second, whose unit is taken until +400000. Times with a `+` are us after
+-- 1700000000000000.
 --   at +0  KEYS 't:{a}:p' 't:{a}:p#q'  ARGV 'queue-01' 1 10000 0 1 1  0  '--------'  '*' 1 'wAAAA' 1000000 1000000
 --          -> +400000 (in vain), 0, 0, +400000, +400000: one caller waits, and asks again at +400000
 
@@ -51,11 +53,12 @@ local line_argument = line_tickets + line_callers + 1
 local line_length = ARGV[line_argument + 1] + 0
 local line_keys = #KEYS - line_length
 local line_now, line_granted, line_outcome = now, 0, DENIED
--- Of the caller whose turn it is: when it can start, which charge it waits for, whether it is tried again then, and whether
--- others go before.
-local line_start, line_index, is_ahead, is_blocked = now, 1, false, false
--- Per charge: the queues in its line, when the key is no longer paused, what is owed, whether that has changed, the step, and the
--- place of the ticket.
+-- Of the caller whose turn it is: when it can start, which charge it waits for, whether it is tried again then, and
+-- whether others go before.
+local line_start, line_index = now, 1
+local is_ahead, is_blocked
+-- Per charge: the queues in its line, when the key is no longer paused, what is owed, whether that has changed, the
+-- step, and the place of the ticket.
 local line_others, line_pauses, line_owed, line_changed, line_steps, line_places = {}, {}, {}, {}, {}, {}
 -- Per charge: whether this queue is listed, and the queues that did not come.
 local line_own, line_gone = {}, {}
@@ -84,8 +87,10 @@ for i = 1, line_length do
     end
   end
 end
-argument = line_argument
 -- The place of the caller's start in the reply.
-reply_length = reply_length + 1
-local line_place = reply_length
-reply[line_place] = now
+local line_place = 2
+if line_callers > 0 then
+  argument, reply_length, reply[line_place] = line_argument, line_place, now
+else
+  argument = last_argument + 1
+end

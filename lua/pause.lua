@@ -1,5 +1,5 @@
--- Pause: nobody who waits for a key starts before a time. A bucket is also emptied as of then, so that requests that do not wait
--- are denied until then, too, and no burst follows.
+-- Pause: nobody who waits for a key starts before a time. A bucket is also emptied as of then, so that requests that
+-- do not wait are denied until then, too, and no burst follows.
 --
 -- KEYS   the line of the key (lua/line_open.lua), then for a bucket its state (lua/token_bucket.lua)
 -- ARGV   the caller's time in us, or '' for the server's time

@@ -89,6 +89,31 @@ impl TurnRequest {
             .collect()
     }
 
+    /// Returns a question for callers that have waited for so long.
+    #[cfg(feature = "test-util")]
+    #[doc(hidden)]
+    #[must_use]
+    pub fn for_test(
+        (queue, priority): (u64, Priority),
+        charges: &[Charge<'_>],
+        ages: &[Duration],
+        ahead: Duration,
+    ) -> Self {
+        let callers = ages.iter().map(|age| WaitingCaller {
+            age: *age,
+            ticket: Ticket::random(),
+        });
+        Self {
+            queue,
+            priority,
+            charges: charges.iter().map(OwnedCharge::for_waiting).collect(),
+            callers: callers.collect(),
+            ahead,
+            poll: Duration::from_millis(7),
+            is_listed: !ages.is_empty(),
+        }
+    }
+
     /// Returns the number of callers.
     #[must_use]
     pub fn callers(&self) -> usize {
@@ -130,6 +155,24 @@ pub(crate) struct Turn {
 }
 
 impl Turns {
+    /// Returns when each caller that has its turn may begin, by the clock of the store.
+    #[must_use]
+    pub fn starts(&self) -> Vec<Timestamp> {
+        self.turns.iter().map(|turn| turn.start).collect()
+    }
+
+    /// Returns the decisions that made the charges of these callers.
+    #[must_use]
+    pub fn decisions(&self) -> Vec<&Decision> {
+        self.turns.iter().map(|turn| &turn.decision).collect()
+    }
+
+    /// Returns when to ask again, by the clock of the store; `None` if no caller is left.
+    #[must_use]
+    pub fn due(&self) -> Option<Timestamp> {
+        self.due
+    }
+
     /// Returns the turns from a decision on the first caller alone. Stores without a line use it: their callers wait in the
     /// order of this process.
     #[must_use]

@@ -54,7 +54,12 @@ impl MemoryStore {
                 let decision = self.decide_waiting(&charges, caller.start, is_dry);
                 let denied = (!decision.is_allowed()).then(|| {
                     let retry = retry_of(&decision, request.poll);
-                    retry.max(caller.start + MILLISECOND)
+                    // Rounded, it may be now.
+                    if retry > caller.start {
+                        retry
+                    } else {
+                        caller.start + MILLISECOND
+                    }
                 });
                 let waits_for = latest_denied(&charges, &decision, request.poll);
                 if let Some(retry) = denied

@@ -2,4 +2,5 @@
 
 mod differential;
 mod files;
+mod lines;
 mod scripts;

@@ -284,11 +284,13 @@ fn assert_expiry(server: &Server, key: &str, life_micros: i64, since: Instant) {
 #[test]
 fn hash_of_the_script_is_pinned() {
     // A changed script is a changed protocol between instances of two versions: change this line knowingly.
+    assert_eq!(Script::ACQUIRE.hash(), ACQUIRE_HASH);
     assert_eq!(Script::DECIDE.hash(), DECIDE_HASH);
     assert_eq!(Script::MEMBERS.hash(), MEMBERS_HASH);
+    assert_eq!(Script::PAUSE.hash(), PAUSE_HASH);
     assert_eq!(Script::RULES.hash(), RULES_HASH);
     assert_eq!(Script::TOP_KEYS.hash(), TOP_KEYS_HASH);
-    assert_eq!(Script::ALL.len(), 5);
+    assert_eq!(Script::ALL.len(), 7);
     assert_eq!(Script::BLOCKS.hash(), BLOCKS_HASH);
 }
 
@@ -945,6 +947,8 @@ async fn server_counts_by_its_own_time() {
     );
 }
 
+const ACQUIRE_HASH: &str = "73b56eb474cef3eebc4fe81ae67cdde9f8a4d5be";
+const PAUSE_HASH: &str = "6ca9f323ad1f51099cb266fad146059e52f71c91";
 const RULES_HASH: &str = "32d1270a0dd051bd5567f52ff8941d9f197a7b3b";
 const TOP_KEYS_HASH: &str = "7c7309fe2a061ec89397311d906f02786ea074d2";
 const BLOCKS_HASH: &str = "24ca7bccd1aab16c1819923145ba9f430f776509";
