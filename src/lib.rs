@@ -148,6 +148,10 @@ struct Guide;
 #[doc = include_str!("../docs/consistency.md")]
 struct StrictAndLeased;
 
+#[cfg(all(doctest, feature = "client"))]
+#[doc = include_str!("../docs/outgoing.md")]
+struct Outgoing;
+
 #[cfg(all(doctest, feature = "axum", feature = "redis"))]
 #[doc = include_str!("../DESIGN.md")]
 struct Design;

@@ -239,8 +239,10 @@ impl Parts {
             (self.refill, self.interval, observed.limit)
         {
             observed.window = refilled(limit, refill, interval);
-            let missing = limit.saturating_sub(observed.remaining.unwrap_or(limit));
-            if observed.reset.is_none() && observed.remaining.is_some() {
+            if observed.reset.is_none()
+                && let Some(remaining) = observed.remaining
+            {
+                let missing = limit.saturating_sub(remaining);
                 observed.reset = refilled(missing, refill, interval);
                 observed.reset_kind = ResetKind::FullAgain;
             }

@@ -34,16 +34,13 @@ pub(super) fn items(text: &str) -> Vec<Item> {
     let mut items: Vec<Item> = Vec::new();
     for (begins_item, part) in parts(text) {
         match parameter(part) {
-            Some(parameter) => {
-                let belongs = |last: &&mut Item| !begins_item || last.name.is_none();
-                match items.last_mut().filter(belongs) {
-                    Some(last) => last.parameters.push(parameter),
-                    None => items.push(Item {
-                        parameters: vec![parameter],
-                        ..Item::default()
-                    }),
-                }
-            }
+            Some(parameter) => match items.last_mut() {
+                Some(last) => last.parameters.push(parameter),
+                None => items.push(Item {
+                    parameters: vec![parameter],
+                    ..Item::default()
+                }),
+            },
             None if begins_item && !part.is_empty() => items.push(Item {
                 name: Some(unquoted(part)),
                 is_quoted: part.starts_with('"'),

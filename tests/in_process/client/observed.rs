@@ -682,6 +682,8 @@ fn wait_is_read_of_every_sane_value_and_of_no_other() {
         ("5 minutes", None),
         ("99999999999999999999h", None),
         ("soon", None),
+        ("2026-02-02T02:40:60Z", seconds(60)),
+        ("2026-02-02T02:40:61Z", None),
         ("2026-13-02T02:40:42Z", None),
         ("2026-02-02T25:40:42Z", None),
         ("2026-02-02T02:40:42+1", None),
@@ -728,12 +730,79 @@ fn longer_one_of_two_waits_counts() {
         429,
         [
             ("x-ratelimit-remaining", "0"),
-            ("x-ratelimit-reset", "30"),
             ("x-ratelimit-reset", "90"),
+            ("x-ratelimit-reset", "30"),
             ("x-ratelimit-remaining", "5"),
+            ("x-ratelimit-limit", "100, 200"),
+            ("x-ratelimit-limit", "300"),
         ],
     );
-    assert_eq!(shown(&observed), "limited for 90s | - 0 of ?, ends in 90s");
+    assert_eq!(
+        shown(&observed),
+        "limited for 90s | - 0 of 100, ends in 90s"
+    );
+}
+
+#[test]
+fn limits_of_two_families_are_one_if_they_agree() {
+    let one = [
+        ("x-ratelimit-limit", "100"),
+        ("x-ratelimit-remaining", "50"),
+        ("ratelimit-remaining", "50"),
+        ("ratelimit-reset", "60"),
+    ];
+    assert_eq!(shown(&read(200, one)), "- 50 of 100, ends in 60s");
+    let other_remaining = [
+        ("x-ratelimit-limit", "100"),
+        ("x-ratelimit-remaining", "50"),
+        ("ratelimit-limit", "100"),
+        ("ratelimit-remaining", "0"),
+    ];
+    assert_eq!(
+        shown(&read(200, other_remaining)),
+        "- 50 of 100 | - 0 of 100"
+    );
+    let other_limit = [
+        ("x-ratelimit-limit", "100"),
+        ("ratelimit-limit", "5"),
+        ("ratelimit-reset", "1"),
+    ];
+    assert_eq!(
+        shown(&read(200, other_limit)),
+        "- ? of 100 | - ? of 5, ends in 1s"
+    );
+    // A policy has as many limits as there are partitions.
+    let partitions = "\"a\";r=1;t=5;pk=:YQ==:, \"a\";r=1;t=9;pk=:Yg==:";
+    let partitions = [
+        ("ratelimit", partitions),
+        ("ratelimit-policy", "\"a\";q=3;w=10"),
+    ];
+    assert_eq!(
+        shown(&read(200, partitions)),
+        "a 1 of 3 per 10s, ends in 5s | a 1 of 3 per 10s, ends in 9s"
+    );
+}
+
+#[test]
+fn missing_numbers_are_taken_from_others_or_left_out() {
+    let policy = [
+        ("ratelimit", "remaining=50, reset=30"),
+        ("ratelimit-policy", "100;w=60, 1000;w=3600"),
+    ];
+    assert_eq!(
+        shown(&read(200, policy)),
+        "- 50 of 100 per 60s, ends in 30s | - ? of 1000 per 3600s"
+    );
+    let unknown = [("x-ratelimit-limit", "-1"), ("x-ratelimit-remaining", "0")];
+    assert_eq!(shown(&read(429, unknown)), "limited");
+    let refilled = [
+        ("x-ratelimit-limit", "100"),
+        ("x-ratelimit-fillrate", "10"),
+        ("x-ratelimit-interval-seconds", "60"),
+    ];
+    assert_eq!(shown(&read(200, refilled)), "- ? of 100 per 600s");
+    let used = [("x-ratelimit-limit", "100"), ("x-ratelimit-used", "101")];
+    assert_eq!(shown(&read(200, used)), "- 0 of 100");
 }
 
 #[test]
@@ -958,6 +1027,9 @@ fn limits_and_values_of_a_response_are_bounded() {
         .collect();
     let headers = names.iter().map(|name| (name.as_str(), "5"));
     assert_eq!(read(200, headers).limits().len(), 32);
+    let unread = (0..32).map(|_| ("x-ratelimit-limit", "soon"));
+    let unread = unread.chain([("x-ratelimit-remaining", "7")]);
+    assert_eq!(read(200, unread).limits(), []);
     let waits = (0..100).map(|index| ("retry-after", index.to_string()));
     assert_eq!(
         read(429, waits).retry_after(),
