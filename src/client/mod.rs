@@ -28,7 +28,7 @@
 //! # Ok::<(), http::Error>(())
 //! ```
 //!
-//! Of a response to a gRPC call, the trailers count once the body has ended:
+//! For a gRPC call, read the trailers once the body has ended:
 //!
 //! ```
 //! use http::{HeaderMap, HeaderValue, StatusCode};

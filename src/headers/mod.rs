@@ -1,7 +1,7 @@
 //! Rate limit headers of responses.
 //!
 //! [`Headers`] chooses the families: `X-RateLimit-*` by default, the IETF drafts' `RateLimit`, Discord's, several or none.
-//! No other module writes these headers. `client` reads those of other APIs.
+//! No other module writes these headers. `client` reads the headers of other APIs.
 //!
 //! # Browsers and CORS
 //!

@@ -87,7 +87,9 @@ impl Collector {
                 limits.push(limit);
             }
         }
-        for policy in &self.policies {
+        // Each policy looks at all limits, so both are bounded first.
+        limits.truncate(MAX_LIMITS);
+        for policy in self.policies.iter().take(MAX_LIMITS) {
             add_policy(policy, &mut limits);
         }
         limits.truncate(MAX_LIMITS);
@@ -228,7 +230,7 @@ impl Parts {
         match (observed.limit, observed.remaining, self.used) {
             (None, Some(remaining), Some(used)) => observed.limit = remaining.checked_add(used),
             (Some(limit), None, Some(used)) => {
-                observed.remaining = Some(limit.saturating_sub(used))
+                observed.remaining = Some(limit.saturating_sub(used));
             }
             _ => {}
         }
@@ -253,8 +255,8 @@ impl Parts {
 
 /// Returns the time in which a bucket gets `units`, if it gets `refill` in each interval.
 fn refilled(units: u64, refill: u64, interval: Duration) -> Option<Duration> {
-    let intervals = u32::try_from(units.checked_div(refill)? + u64::from(units % refill > 0));
-    let span = interval.checked_mul(intervals.ok()?);
+    let intervals = (refill > 0).then(|| units.div_ceil(refill))?;
+    let span = interval.checked_mul(u32::try_from(intervals).ok()?);
     span.filter(|span| *span <= LONGEST)
 }
 

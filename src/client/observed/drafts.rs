@@ -15,7 +15,7 @@
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Item {
     pub name: Option<Box<str>>,
-    /// Whether the name was in quotes, so that digits in it are no quota.
+    /// Whether the name was in quotes, so that digits in it are not a quota.
     pub is_quoted: bool,
     parameters: Vec<(Box<str>, Box<str>)>,
 }

@@ -61,8 +61,8 @@ impl ObservedLimit {
 
     /// Returns the time until at least one more unit is back.
     ///
-    /// That is the reset, but for a bucket whose reset is the time until it is full again. Of `m` missing units, one comes back
-    /// in the `m`-th part of that time. For example, 60 units in 360 s are one in 6 s.
+    /// That is the reset, but for a bucket whose reset is the time until it is full again. If `m` units are missing, one comes
+    /// back in the `m`-th part of that time. For example, 60 units in 360 s are one in 6 s.
     #[must_use]
     pub fn next_unit(&self) -> Option<Duration> {
         let reset = self.reset?;

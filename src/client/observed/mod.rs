@@ -1,4 +1,4 @@
-//! What a response shows about the rate limits of the API that sent it.
+//! Reads the rate limits that another API shows in its responses.
 //!
 //! | file | role |
 //! |---|---|

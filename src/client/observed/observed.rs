@@ -20,7 +20,8 @@ use super::{
 /// Read one from each response to a call: successful responses also contain limits. The body is not read. A response that comes
 /// from a cache (`Age` above 0) and a redirect have nothing, because their headers describe an earlier call or another server.
 ///
-/// A response is another party's text, so waits can be as long as it likes. Bound them, for example by ten minutes.
+/// At most 32 values are read, and a value above 1 KiB is ignored (error details of gRPC: 8 KiB). No span is longer than 10,000
+/// years, so any clock can add it. Bound the waits on your side, for example by ten minutes: some APIs ask for years.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Observed {
     refusal: Option<Refusal>,

@@ -34,7 +34,7 @@ impl SentAt {
         Self(sent.filter(is_near).unwrap_or(now))
     }
 
-    /// Returns the wait that a value in seconds, a span or a date shows, or the longest of a list. A time in the past is no wait.
+    /// Returns the wait that a value in seconds, a span or a date shows, or the longest of a list. A time in the past is zero.
     pub fn wait(self, text: &str) -> Option<Duration> {
         // A date contains commas too.
         let one = |text: &str| self.one_wait(text.trim());
@@ -47,8 +47,10 @@ impl SentAt {
         };
         match number.as_secs() {
             ..FIRST_EPOCH_SECONDS => Some(number),
-            ..FIRST_EPOCH_MILLIS => Some(self.until(number)),
-            millis @ ..END_OF_EPOCH_MILLIS => Some(self.until(Duration::from_millis(millis))),
+            FIRST_EPOCH_SECONDS..FIRST_EPOCH_MILLIS => Some(self.until(number)),
+            millis @ FIRST_EPOCH_MILLIS..END_OF_EPOCH_MILLIS => {
+                Some(self.until(Duration::from_millis(millis)))
+            }
             _ => None,
         }
     }
@@ -57,7 +59,9 @@ impl SentAt {
     pub fn wait_millis(self, text: &str) -> Option<Duration> {
         match decimal(text)?.as_secs() {
             millis @ ..FIRST_SURE_EPOCH_MILLIS => Some(Duration::from_millis(millis)),
-            millis @ ..END_OF_EPOCH_MILLIS => Some(self.until(Duration::from_millis(millis))),
+            millis @ FIRST_SURE_EPOCH_MILLIS..END_OF_EPOCH_MILLIS => {
+                Some(self.until(Duration::from_millis(millis)))
+            }
             _ => None,
         }
     }

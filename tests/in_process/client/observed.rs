@@ -710,6 +710,18 @@ fn wait_is_read_of_every_sane_value_and_of_no_other() {
 }
 
 #[test]
+fn wait_in_milliseconds_may_be_a_time_too() {
+    let wait = |value| read(429, [("x-amz-retry-after", value)]).retry_after();
+    assert_eq!(wait("1500"), Some(Duration::from_millis(1_500)));
+    assert_eq!(wait("0"), Some(Duration::from_millis(100)));
+    assert_eq!(wait("1770000000"), Some(Duration::from_secs(1_770_000)));
+    assert_eq!(wait("1770000001500"), Some(Duration::from_millis(1_500)));
+    for absurd in ["100000000000000", "-5", "1s", "soon"] {
+        assert_eq!(wait(absurd), None, "{absurd}");
+    }
+}
+
+#[test]
 fn value_above_a_kilobyte_is_ignored() {
     let long = format!("{}1", "0".repeat(10_000));
     let just_right = format!("{}1", "0".repeat(1_023));
@@ -801,6 +813,13 @@ fn missing_numbers_are_taken_from_others_or_left_out() {
         ("x-ratelimit-interval-seconds", "60"),
     ];
     assert_eq!(shown(&read(200, refilled)), "- ? of 100 per 600s");
+    let with_reset = [("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "6")];
+    assert_eq!(
+        shown(&read(200, refilled.into_iter().chain(with_reset))),
+        "- 0 of 100 per 600s, ends in 6s"
+    );
+    let flag = [("ratelimit", "\"a\";r=5;flag;t=3")];
+    assert_eq!(shown(&read(200, flag)), "a 5 of ?, ends in 3s");
     let used = [("x-ratelimit-limit", "100"), ("x-ratelimit-used", "101")];
     assert_eq!(shown(&read(200, used)), "- 0 of 100");
 }
