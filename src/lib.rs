@@ -33,6 +33,7 @@
 //! | `dashboard` | no | a web page and an API for operators: `dashboard` |
 //! | `reload` | no | rules that change while the service runs, from a watched file or from Redis: `config::reload` |
 //! | `metrics` | no | [metrics](telemetry) through the `metrics` facade |
+//! | `client` | no | limits of APIs that this process calls, as their responses show them: `client` |
 //! | `explain` | no | why a client was limited: `explain` |
 //! | `top-keys` | no | the keys that are denied most often: `top_keys` |
 //! | `tls-rustls` | no | TLS to Redis, by rustls with the cryptography of ring unless the application installs another: `remote::TlsConfig` |
@@ -65,6 +66,7 @@
 //! | rules in files | `config` (feature `rules`) |
 //! | live decisions and kill switches in a browser | `dashboard` (feature `dashboard`) |
 //! | rules that change while the service runs | `config::reload` (feature `reload`) |
+//! | limits of APIs that this process calls | `client` (feature `client`) |
 //! | a custom store | [`store`] |
 //! | warnings about misconfigurations | [`diagnosis`] |
 
@@ -73,6 +75,8 @@ pub mod block;
 pub mod builder;
 pub mod call;
 pub mod charge;
+#[cfg(feature = "client")]
+pub mod client;
 pub mod clock;
 #[cfg(feature = "rules")]
 pub mod config;
@@ -143,6 +147,10 @@ struct Guide;
 #[cfg(all(doctest, feature = "axum", feature = "redis"))]
 #[doc = include_str!("../docs/consistency.md")]
 struct StrictAndLeased;
+
+#[cfg(all(doctest, feature = "client"))]
+#[doc = include_str!("../docs/outgoing.md")]
+struct Outgoing;
 
 #[cfg(all(doctest, feature = "axum", feature = "redis"))]
 #[doc = include_str!("../DESIGN.md")]

@@ -156,7 +156,7 @@ impl Clock {
     }
 
     /// Returns the time of the wall clock.
-    #[cfg(any(feature = "redis", feature = "reload"))]
+    #[cfg(any(feature = "client", feature = "redis", feature = "reload"))]
     pub(crate) fn wall_now() -> Timestamp {
         Self::known_wall_time(SYSTEM.read().now)
     }

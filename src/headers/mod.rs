@@ -1,7 +1,7 @@
 //! Rate limit headers of responses.
 //!
 //! [`Headers`] chooses the families: `X-RateLimit-*` by default, the IETF drafts' `RateLimit`, Discord's, several or none.
-//! No other module contains the names of these headers.
+//! No other module writes these headers. `client` reads the headers of other APIs.
 //!
 //! # Browsers and CORS
 //!

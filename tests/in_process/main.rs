@@ -16,6 +16,8 @@
 mod algorithm;
 mod builder;
 mod call;
+#[cfg(feature = "client")]
+mod client;
 mod clock;
 #[cfg(feature = "rules")]
 mod config;

@@ -1,0 +1,3 @@
+//! Calls that go out to APIs with rate limits.
+
+mod observed;
