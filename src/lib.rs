@@ -33,7 +33,7 @@
 //! | `dashboard` | no | a web page and an API for operators: `dashboard` |
 //! | `reload` | no | rules that change while the service runs, from a watched file or from Redis: `config::reload` |
 //! | `metrics` | no | [metrics](telemetry) through the `metrics` facade |
-//! | `client` | no | limits of APIs that this process calls, as their responses show them: `client` |
+//! | `client` | no | calls that go out: they wait for their turn, obey the API, and are retried safely: `client` |
 //! | `explain` | no | why a client was limited: `explain` |
 //! | `top-keys` | no | the keys that are denied most often: `top_keys` |
 //! | `tls-rustls` | no | TLS to Redis, by rustls with the cryptography of ring unless the application installs another: `remote::TlsConfig` |
@@ -66,12 +66,14 @@
 //! | rules in files | `config` (feature `rules`) |
 //! | live decisions and kill switches in a browser | `dashboard` (feature `dashboard`) |
 //! | rules that change while the service runs | `config::reload` (feature `reload`) |
-//! | limits of APIs that this process calls | `client` (feature `client`) |
+//! | calls to APIs that have rate limits | `client` (feature `client`) |
 //! | a custom store | [`store`] |
 //! | warnings about misconfigurations | [`diagnosis`] |
 
+pub mod acquire;
 pub mod algorithm;
 pub mod block;
+mod block_check;
 pub mod builder;
 pub mod call;
 pub mod charge;
@@ -118,7 +120,7 @@ pub use self::decision::decision::Decision;
 pub use self::error::{Error, ErrorKind};
 pub use self::hold::Hold;
 pub use self::key::key::Key;
-pub use self::limiter::{acquire, limiter::RateLimiter};
+pub use self::limiter::limiter::RateLimiter;
 pub use self::middleware::layer::RateLimitLayer;
 pub use self::policy::{
     consistency::{Consistency, Percent},

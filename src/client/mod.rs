@@ -1,8 +1,45 @@
 //! Calls that go out to APIs with rate limits.
 //!
-//! [`Observed`] reads what a response shows about the limits of the API that sent it. Needs the feature `client`.
+//! [`OutgoingLayer`] wraps an HTTP client. Each call waits for its turn under your policies, so that the API has no reason to
+//! refuse it. If the API does refuse a call, no call goes out under that key for as long as it asks, in any task or instance.
+//! Calls that may be repeated are retried, within a budget. Needs the feature `client`.
 //!
-//! # Examples
+//! ```
+//! use bytes::Bytes;
+//! use http_body_util::Full;
+//! use hyper_util::{client::legacy::{Client, Error}, rt::TokioExecutor};
+//! use tollgate::{Policy, Quota, RateLimiter};
+//! use tollgate::{client::{CallFailure, OutgoingLayer}, extract::HostHeader};
+//! use tower::ServiceBuilder;
+//!
+//! let limiter = RateLimiter::builder().build()?; // .redis("redis://127.0.0.1/") for all instances
+//! let outgoing = OutgoingLayer::builder(&limiter)
+//!     .policy(Policy::new("rate", Quota::per_second(50).burst(5)).outgoing_key(HostHeader))
+//!     .policy(Policy::concurrency("parallel", 20).outgoing_key(HostHeader))
+//!     .classify_errors(|error: &Error| match error.is_connect() {
+//!         true => CallFailure::NotSent,
+//!         false => CallFailure::Transient,
+//!     })
+//!     .build()?;
+//! let client: Client<_, Full<Bytes>> = Client::builder(TokioExecutor::new()).build_http();
+//! let client = ServiceBuilder::new().layer(outgoing).service(client);
+//! # let _ = client;
+//! # Ok::<(), tollgate::Error>(())
+//! ```
+//!
+//! # Guarantees
+//!
+//! - A call that gets no turn never reaches the client, and fails with [`OutgoingError::Limited`].
+//! - The layer is always ready. The client is polled ready after the turn, so that calls in the line reserve nothing there.
+//! - Errors of the client pass unchanged. So does the last response: a refusal that is not retried is returned.
+//! - A request is sent again only if its body can be copied, and only after a failure that permits it: see [`CallFailure`].
+//! - Slots of concurrency policies are held until the body of the response has ended or is dropped.
+//! - In process and per key, `n` calls cause at most `n / 10 + 10` retries by default.
+//!
+//! # What a response shows
+//!
+//! [`Observed`] reads what a response shows about the limits of the API that sent it. The layer obeys it, and other code can use
+//! it as well.
 //!
 //! ```
 //! use std::time::Duration;
@@ -44,6 +81,32 @@
 //!
 //! `docs/outgoing.md` lists the APIs and headers that are read, and the rules for contradictions.
 
+mod body;
+mod budget;
+mod builder;
+mod by_type;
+mod call;
+mod charges;
+mod error;
+mod future;
+mod info;
+mod layer;
 mod observed;
+mod reaction;
+mod request;
+mod retry;
+mod rule;
+mod sent;
+mod service;
+mod shared;
 
+pub use self::body::OutgoingBody;
+pub use self::builder::OutgoingLayerBuilder;
+pub use self::error::{LimitedCall, OutgoingError};
+pub use self::future::OutgoingFuture;
+pub use self::info::OutgoingInfo;
+pub use self::layer::OutgoingLayer;
 pub use self::observed::{Observed, ObservedLimit, Refusal, ResetKind};
+pub use self::retry::CallFailure;
+pub use self::rule::OutgoingRule;
+pub use self::service::Outgoing;

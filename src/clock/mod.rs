@@ -27,6 +27,8 @@
 //! # Ok::<(), tollgate::Error>(())
 //! ```
 
+#[cfg(feature = "client")]
+mod moment;
 mod monotonic;
 #[cfg(feature = "redis")]
 mod offset;
@@ -34,7 +36,9 @@ mod system;
 mod timestamp;
 mod wall;
 
+#[cfg(feature = "client")]
+pub(crate) use self::moment::Moment;
 pub use self::system::Clock;
 pub(crate) use self::system::Reading;
 pub use self::timestamp::Timestamp;
-pub(crate) use self::timestamp::{micros, whole_seconds};
+pub(crate) use self::timestamp::{micros, time_until, whole_seconds};

@@ -8,7 +8,7 @@
 
 use std::{
     ops::{Add, Sub},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// A point in time, in whole microseconds since the Unix epoch.
@@ -73,4 +73,9 @@ pub(crate) fn micros(duration: Duration) -> u64 {
         .as_secs()
         .saturating_mul(1_000_000)
         .saturating_add(u64::from(duration.subsec_micros()))
+}
+
+/// Returns the time until a point in time, or zero if it is over.
+pub(crate) fn time_until(deadline: Instant) -> Duration {
+    deadline.saturating_duration_since(Instant::now())
 }

@@ -16,13 +16,11 @@ use crate::{store::Stats, telemetry::DecisionTally};
 
 #[cfg(feature = "reload")]
 use super::known_policy::replaced;
-use super::{
-    acquire::lines::Lines,
-    block_check::{BlockCheck, BlockRefresh, Settle},
-    known_policy::{KnownPolicy, add_known, check_known, validate_policies},
-};
+use super::known_policy::{KnownPolicy, add_known, check_known, validate_policies};
 use crate::{
+    acquire::Lines,
     block::{ActiveBlock, Block, BlockChange, BlockTarget},
+    block_check::{BlockCheck, BlockRefresh, Settle},
     charge::{Charge, Charges, MAX_CHARGES, Receipt},
     clock::Timestamp,
     decision::{CountedBy, Decision, Ticket},

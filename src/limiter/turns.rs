@@ -5,12 +5,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{
-    acquire::{Acquire, AcquireCharges},
-    limiter::{RateLimiter, validate_charges},
-};
+use super::limiter::{RateLimiter, validate_charges};
 use crate::{
+    acquire::{Acquire, AcquireCharges},
     charge::{Charge, OwnedCharge},
+    clock,
     error::Error,
     store::StoreFuture,
 };
@@ -62,8 +61,7 @@ impl RateLimiter {
         deadline: Instant,
         charges: impl AcquireCharges<'a>,
     ) -> Acquire {
-        let left = deadline.saturating_duration_since(Instant::now());
-        self.acquire_within(&charges, left)
+        self.acquire_within(&charges, clock::time_until(deadline))
     }
 
     fn acquire_within<'a>(&self, charges: &impl AcquireCharges<'a>, wait: Duration) -> Acquire {

@@ -73,6 +73,8 @@ mod bans;
 mod buckets;
 mod builder;
 mod capacity;
+mod corrections;
+mod decide_all;
 mod fallback;
 mod hot_key;
 mod in_flight;

@@ -30,13 +30,9 @@
 //! the shard is locked, because every lock begins with [`Shard::take_back`].
 
 use crate::{
-    algorithm::{
-        Admitted, BucketState, Counter, Counting, LogState, RefundToken, Refunded, SlidingState,
-        TokenBucket, WindowState,
-    },
-    charge::{Charge, Correction, Fingerprint, Settlement},
+    algorithm::{BucketState, Counter, Counting, LogState, SlidingState, TokenBucket, WindowState},
+    charge::{Charge, Fingerprint},
     clock::{Clock, Reading, Timestamp},
-    decision::Usage,
 };
 
 use super::{
@@ -54,19 +50,19 @@ use super::{
 #[derive(Debug)]
 pub(super) struct Shard {
     /// Token buckets, leaky buckets and queues.
-    buckets: KeyedStates<BucketState>,
+    pub buckets: KeyedStates<BucketState>,
     /// Sliding logs.
-    logs: KeyedStates<LogState>,
+    pub logs: KeyedStates<LogState>,
     /// Sliding windows.
-    slides: KeyedStates<SlidingState>,
+    pub slides: KeyedStates<SlidingState>,
     /// Fixed windows.
-    windows: KeyedStates<WindowState>,
+    pub windows: KeyedStates<WindowState>,
     /// Concurrency.
     pub in_flight: InFlight,
     /// Denials under penalties.
     pub bans: Bans,
     /// Refunds to buckets.
-    refunds: Refunds,
+    pub refunds: Refunds,
     /// The step of the clock that all times here include, in microseconds.
     step: u64,
     /// The slot of the bucket that is lent. The state in it is older than the lent one.
@@ -106,6 +102,8 @@ macro_rules! with_states {
         }
     };
 }
+
+pub(super) use with_states;
 
 /// Runs an expression for the states of each algorithm, each with their own type.
 ///
@@ -420,115 +418,6 @@ impl Shard {
             let state = self.buckets.state(slot);
             *state = state.with_tat(hot_key.take_back());
         }
-    }
-
-    // === Corrections ===
-
-    /// Corrects an earlier charge: charges the rest, refunds a part, or releases the slots.
-    pub fn settle(&mut self, settlement: &Settlement, key: &KeyRef, now: Timestamp) {
-        let charge = settlement.charge();
-        match settlement.correction() {
-            Correction::Charge(units) => with_states!(self, charge, |counter, states| {
-                let ((), _) = states.update(counter, key, now, |state| {
-                    counter.adopt(state, now);
-                    counter.force_charge(state, now, units);
-                    ((), true)
-                });
-            }),
-            Correction::Keep => {}
-            Correction::Refund(units) => self.refund(&charge, key, (settlement.mark(), units), now),
-            Correction::Release => self.in_flight.release(key.fingerprint, key.ticket()),
-        }
-    }
-
-    /// Adds a charge that was made elsewhere, or a least usage.
-    pub fn merge(&mut self, charge: &Charge<'_>, key: &KeyRef, admitted: Admitted, now: Timestamp) {
-        with_states!(self, charge, |counter, states| {
-            let ((), _) = states.update(counter, key, now, |state| {
-                counter.adopt(state, now);
-                counter.merge(state, now, admitted);
-                ((), true)
-            });
-        });
-    }
-
-    /// Moves the TAT of a bucket to `tat`, if it is earlier.
-    pub fn raise(&mut self, bucket: &TokenBucket, key: &KeyRef, tat: u64, now: Timestamp) {
-        let ((), _) = self.buckets.update(bucket, key, now, |state| {
-            bucket.adopt(state, now);
-            *state = bucket.state(state.tat().max(tat));
-            ((), true)
-        });
-    }
-
-    /// Replaces the state of a charge's key by one with this usage, if there is room for a separate state.
-    pub fn restore(&mut self, charge: &Charge<'_>, usage: Usage, now: Timestamp) {
-        let key = KeyRef::of(charge).adding(true);
-        drop(self.refunds.take_turns(key.fingerprint));
-        with_states!(self, charge, |counter, states| {
-            // The overflow state is that of other keys, too.
-            if !states.may_overflow(&key, now) {
-                let ((), _) = states.update(counter, &key, now, |state| {
-                    *state = counter.restored(usage, now);
-                    ((), true)
-                });
-            }
-        });
-    }
-
-    /// Refunds units of an earlier charge, which `refund` identifies by its mark.
-    fn refund(
-        &mut self,
-        charge: &Charge<'_>,
-        key: &KeyRef,
-        refund: (RefundToken, u64),
-        now: Timestamp,
-    ) {
-        let fingerprint = key.fingerprint;
-        match charge.policy().counter() {
-            Counter::Bucket(bucket) => self.refund_bucket(bucket, fingerprint, refund, now),
-            // Slots are released by their ticket.
-            Counter::Concurrency(_) => {}
-            Counter::FixedWindow(window) => {
-                self.windows.refund(window, fingerprint, refund, now);
-            }
-            Counter::SlidingLog(log) => {
-                self.logs.refund(log, fingerprint, refund, now);
-            }
-            Counter::SlidingWindow(window) => {
-                self.slides.refund(window, fingerprint, refund, now);
-            }
-        }
-    }
-
-    /// Refunds units of a bucket's charge. Makes no refund if the total of refunds cannot be stored.
-    ///
-    /// Without the total, a later refund of another charge could return units that this one has already returned.
-    fn refund_bucket(
-        &mut self,
-        bucket: &TokenBucket,
-        fingerprint: Fingerprint,
-        (mark, units): (RefundToken, u64),
-        now: Timestamp,
-    ) {
-        let micros = now.as_micros();
-        let refunds = &mut self.refunds;
-        let Some(before) = refunds.total(fingerprint, micros) else {
-            return;
-        };
-        let mut refunded = Refunded {
-            total: before,
-            turns: refunds.take_turns(fingerprint),
-        };
-        self.buckets.amend(fingerprint, now, |state| {
-            let charged = *state;
-            bucket.refund(state, &mut refunded, now, mark, units);
-            let total = refunded.total;
-            if total != before && !refunds.set((fingerprint, total), charged.tat(), micros) {
-                *state = charged;
-            }
-        });
-        self.refunds.keep_turns(fingerprint, refunded.turns, micros);
     }
 
     /// Clears the state of a key under a policy, for every algorithm that may have counted it.

@@ -52,7 +52,6 @@ use super::{
     keyed::{KeyRef, Placement},
     line_book::LineBook,
     locked_shards::LockedShards,
-    result::{Denials, Precheck},
     shard::Shard,
     verdict::{BucketCharge, Verdict},
 };
@@ -234,93 +233,6 @@ impl MemoryStore {
         StoreFuture::ready(Ok(decision.timed_by(&self.shared.clock)))
     }
 
-    /// Decides several charges together: all are made, or none.
-    ///
-    /// All shards concerned stay locked from the first check to the last change, so no other decision sees a part of it.
-    #[inline(never)]
-    fn decide_all(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
-        StoreFuture::ready(Ok(self.decide_as(charges, Deciding::Now)))
-    }
-
-    /// Decides the charges together.
-    fn decide_as(&self, charges: &[Charge<'_>], deciding: Deciding) -> Decision {
-        // Loops, because an iterator that is collected moves each element through memory once more.
-        let mut keys: SmallVec<[KeyRef; 4]> = SmallVec::new();
-        for charge in charges {
-            keys.push(KeyRef::of(charge));
-        }
-        let read = self.shared.clock.read();
-        let mut shards = self.lock_all(keys.iter().map(|key| key.fingerprint));
-        let now = shards.now(read, &self.shared.clock);
-        let now = match deciding {
-            Deciding::Now => now,
-            Deciding::AsOf(at) | Deciding::Dry(at) => now.max(at),
-        };
-        let is_dry = matches!(deciding, Deciding::Dry(_));
-        if !is_dry
-            && let Some(buckets) = buckets_of(charges, &keys)
-            && let Some(verdicts) = shards.decide_buckets(&buckets, |key| self.index_of(key), now)
-        {
-            return self.decision_of(&buckets, &verdicts, 0);
-        }
-        let mut prechecks: SmallVec<[Precheck<'_>; 4]> = SmallVec::new();
-        for (charge, key) in charges.iter().zip(&keys) {
-            let index = self.index_of(key.fingerprint);
-            let shard = shards.shard(index);
-            prechecks.push(shard.precheck(charge, key, (index, &prechecks), now));
-        }
-        let banned = shards.find_bans(charges, &keys, &mut prechecks, now);
-        let denials = Denials::of(charges, &prechecks);
-        let mut unplaced = Unplaced::default();
-        let mut states: SmallVec<[PolicyState; 1]> = SmallVec::with_capacity(charges.len());
-        for (index, (charge, key)) in charges.iter().zip(&keys).enumerate() {
-            let precheck = &prechecks[index];
-            let is_made = precheck.fits && denials.admit(charges, index) && !is_dry;
-            let shard = shards.shard(precheck.shard);
-            let (result, placement) = shard.conclude(charge, key, (is_made, precheck), now);
-            unplaced = unplaced.and(placement);
-            let is_counted_denial = precheck.fits && !is_made && charge.policy().counts_denied();
-            states.push(if is_counted_denial {
-                result.into_counted_denial(charge)
-            } else {
-                result.into_state(charge)
-            });
-        }
-        for (index, until) in banned {
-            let (key, shard) = (&keys[index], prechecks[index].shard);
-            let until = until.or_else(|| match deciding {
-                Deciding::Now => shards.count_denial(&charges[index], key, shard, now),
-                // Whoever waits commits no offence.
-                Deciding::AsOf(_) | Deciding::Dry(_) => None,
-            });
-            if let Some(until) = until {
-                states[index] = states[index].banned(until);
-            }
-        }
-        let decision = Decision::of_states(CountedBy::InProcess, now, states);
-        let decision = decision.timed_by(&self.shared.clock);
-        drop(shards);
-        if unplaced != Unplaced::default() {
-            self.note(unplaced, read);
-        }
-        decision
-    }
-
-    /// Decides charges of a caller that waits, as of this time if it is not over. If `is_dry`, charges nothing.
-    pub(super) fn decide_waiting(
-        &self,
-        charges: &[Charge<'_>],
-        at: Timestamp,
-        is_dry: bool,
-    ) -> Decision {
-        let deciding = if is_dry {
-            Deciding::Dry(at)
-        } else {
-            Deciding::AsOf(at)
-        };
-        self.decide_as(charges, deciding)
-    }
-
     /// Changes the state of a charge's key, which may become one of its own.
     pub(super) fn amend(
         &self,
@@ -374,7 +286,7 @@ impl MemoryStore {
 
     /// Returns the index of a key's shard.
     #[inline]
-    fn index_of(&self, fingerprint: Fingerprint) -> usize {
+    pub(super) fn index_of(&self, fingerprint: Fingerprint) -> usize {
         fingerprint.shard(self.shared.shards.len())
     }
 
@@ -387,7 +299,7 @@ impl MemoryStore {
     /// Locks the shards of all keys, each once.
     ///
     /// All callers lock in the order of the shards, so no two decisions deadlock.
-    fn lock_all(&self, keys: impl Iterator<Item = Fingerprint>) -> LockedShards<'_> {
+    pub(super) fn lock_all(&self, keys: impl Iterator<Item = Fingerprint>) -> LockedShards<'_> {
         let mut indices: SmallVec<[usize; 4]> = SmallVec::new();
         for key in keys {
             indices.push(self.index_of(key));
@@ -405,7 +317,7 @@ impl MemoryStore {
 
     /// Counts and logs charges without memory of their own. Called without a lock, because a log writer may use this store.
     #[cold]
-    fn note(&self, Unplaced { shared, denied }: Unplaced, read: Reading) {
+    pub(super) fn note(&self, Unplaced { shared, denied }: Unplaced, read: Reading) {
         let store = &self.shared;
         store
             .overflowed
@@ -516,26 +428,6 @@ impl Store for MemoryStore {
     }
 }
 
-/// Returns the charges, if each is an enforced one of a bucket, and they are few.
-#[inline]
-fn buckets_of<'a>(
-    charges: &[Charge<'a>],
-    keys: &[KeyRef],
-) -> Option<SmallVec<[BucketCharge<'a>; 4]>> {
-    if charges.len() > BucketCharge::MAX {
-        return None;
-    }
-    let mut buckets = SmallVec::new();
-    for (charge, key) in charges.iter().zip(keys) {
-        if charge.is_shadow() {
-            return None;
-        }
-        let (policy, units) = (charge.policy(), charge.units());
-        buckets.push(BucketCharge::new(policy, key.fingerprint, units)?);
-    }
-    Some(buckets)
-}
-
 // By hand: a derive would print all states.
 impl fmt::Debug for MemoryStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -549,24 +441,11 @@ impl fmt::Debug for MemoryStore {
 /// Microseconds between two searches for ended leases in all shards.
 const SECOND: u64 = 1_000_000;
 
-// === Deciding ===
-
-/// When charges are decided, and whether they are made.
-#[derive(Clone, Copy, Debug)]
-enum Deciding {
-    /// As of this time, for a caller that waits.
-    AsOf(Timestamp),
-    /// As `AsOf`, but nothing is charged.
-    Dry(Timestamp),
-    /// Now.
-    Now,
-}
-
 // === Unplaced ===
 
 /// Number of charges of one decision that had no memory of their own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Unplaced {
+pub(super) struct Unplaced {
     /// Charges counted in an overflow state.
     shared: u64,
     /// Charges denied for lack of memory.
@@ -576,7 +455,7 @@ struct Unplaced {
 impl Unplaced {
     /// Adds a charge that was counted at `placement`.
     #[inline]
-    fn and(self, placement: Placement) -> Self {
+    pub fn and(self, placement: Placement) -> Self {
         Self {
             shared: self.shared + u64::from(placement == Placement::Overflow),
             denied: self.denied + u64::from(placement == Placement::NoMemory),

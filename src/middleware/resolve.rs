@@ -27,10 +27,11 @@ use smallvec::SmallVec;
 use tokio::time::Sleep;
 
 use crate::{
+    block_check::BlockRefresh,
     charge::{Charge, Enforcement},
     extract::{Extracted, KeyLookup},
     key::Key,
-    limiter::{BlockRefresh, RateLimiter},
+    limiter::RateLimiter,
     rejection::Rejection,
     request::RequestHead,
     rules::{Caller, KeySource, ModeSetting, Rule, RuleMode},

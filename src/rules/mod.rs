@@ -14,6 +14,8 @@ mod setup_check;
 pub(crate) use self::charging::Caller;
 pub use self::completed::{BodyOutcome, CompletedRequest, RequestOutcome};
 pub(crate) use self::filter::RequestFilter;
+#[cfg(feature = "client")]
+pub(crate) use self::filter::RuleMatchers;
 pub use self::mode::RuleMode;
 pub(crate) use self::mode::{ModeSetting, ModeSwitch};
 pub use self::on_missing_key::OnMissingKey;

@@ -207,6 +207,17 @@ async fn metrics_are_scraped_and_scrapes_are_not_limited() {
     }
 }
 
+#[test]
+fn outgoing_calls_are_not_refused() {
+    let mut running = Running::start("outgoing");
+    running.line_with("serving an API with 20 calls a second at port ");
+    for second in 1..=4 {
+        let line = running.line_with(&format!(" {second} s: "));
+        assert!(!line.contains("refused"), "{line}");
+        assert!(line.contains("webhooks "), "{line}");
+    }
+}
+
 #[tokio::test]
 async fn quickstart_serves_ten_requests() {
     let mut running = Running::start("quickstart");

@@ -1,3 +1,9 @@
-//! Calls that go out to APIs with rate limits.
+//! Calls that go out: turns, pauses and retries, against an API in process and over real sockets, and the reader of headers.
 
+mod api;
+mod bodies;
+mod grpc;
 mod observed;
+mod pauses;
+mod retries;
+mod stacks;

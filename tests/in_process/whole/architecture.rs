@@ -8,7 +8,7 @@ use std::{
 };
 
 /// Each top-level module and its floor; see DESIGN.md.
-const FLOORS: [(&str, u8); 34] = [
+const FLOORS: [(&str, u8); 36] = [
     ("clock", 0),
     ("error", 0),
     ("key", 0),
@@ -25,14 +25,16 @@ const FLOORS: [(&str, u8); 34] = [
     ("memory", 8),
     ("resilience", 8),
     ("telemetry", 8),
+    ("block_check", 9),
     ("extract", 9),
     ("hold", 9),
     ("remote", 9),
     ("tiers", 9),
+    ("acquire", 10),
     ("headers", 10),
-    ("limiter", 10),
     ("matching", 10),
     ("rejection", 10),
+    ("limiter", 11),
     ("rules", 11),
     ("middleware", 12),
     ("call", 13),

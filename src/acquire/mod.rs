@@ -51,16 +51,17 @@
 //! Policies that are [leased](crate::Consistency::Leased) are asked strictly. A [penalty](crate::policy) and
 //! [counted denials](crate::Policy::count_denied) do not count callers that wait. A leaky queue is asked without its queue.
 
-pub(super) mod acquire;
+mod acquire;
 mod begin;
 mod error;
 mod line;
-pub(super) mod lines;
+mod lines;
 mod permit;
 mod server_clock;
 mod task;
 
 pub use self::acquire::{Acquire, AcquireCharges};
 pub use self::error::{AcquireError, AcquireErrorKind};
+pub(crate) use self::lines::Lines;
 pub use self::permit::Permit;
 pub use crate::charge::Priority;

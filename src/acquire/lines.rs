@@ -8,13 +8,13 @@ use std::{
 };
 
 use super::{
-    super::block_check::BlockCheck,
     error::AcquireError,
     line::{Line, LineKey},
     permit::Grant,
     server_clock::ServerClock,
 };
 use crate::{
+    block_check::BlockCheck,
     charge::{Fingerprint, OwnedCharge, Receipt, Turn},
     decision::Decision,
     hold::HoldRegistry,

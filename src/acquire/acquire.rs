@@ -38,7 +38,7 @@ enum State {
 }
 
 impl Acquire {
-    pub(in crate::limiter) fn new(
+    pub(crate) fn new(
         lines: &Arc<Lines>,
         charges: Result<Arc<[OwnedCharge]>, Error>,
         max_wait: Duration,

@@ -1,0 +1,122 @@
+//! The retry budget: how many retries the calls to a key pay for.
+//!
+//! # Why a bucket, and not a share per window?
+//!
+//! While half of all calls fail for 10 s, three tries per call send 1.75 times the calls. A budget of 20 %, but at least ten
+//! retries a second, sends 1.62 times in 8 processes, since each has the minimum. A bucket has no minimum and no window, so it
+//! bounds any span: a number `n` of calls causes at most `share * n + HOLDS` retries.
+//!
+//! ```text
+//! first call   100 calls     a retry   9 more retries     10 calls
+//! 10.0         10.0          9.0       0.0: no retries    1.0: one retry
+//! ```
+
+use std::collections::HashMap;
+
+use crate::task::Mutex;
+
+use super::charges::Subject;
+
+/// A bucket per key. Clones of a layer share it.
+#[derive(Debug)]
+pub(super) struct RetryBudget {
+    /// The share that a call adds, in thousandths of a retry.
+    per_call: u32,
+    buckets: Mutex<Buckets>,
+}
+
+#[derive(Debug)]
+struct Buckets {
+    /// Buckets that are not full, in thousandths of a retry.
+    partial: HashMap<Subject, u32>,
+    /// The bucket of all other keys while there are too many.
+    shared: u32,
+}
+
+impl RetryBudget {
+    pub fn new(percent: u32) -> Self {
+        Self {
+            per_call: percent * (RETRY / 100),
+            buckets: Mutex::new(Buckets {
+                partial: HashMap::new(),
+                shared: FULL,
+            }),
+        }
+    }
+
+    /// Adds the share of a call.
+    pub fn deposit(&self, subject: &Subject) {
+        let mut buckets = self.buckets.lock();
+        let bucket = match buckets.partial.get_mut(subject) {
+            Some(bucket) => bucket,
+            None => &mut buckets.shared,
+        };
+        *bucket = FULL.min(*bucket + self.per_call);
+        // A full bucket is as good as none: only keys with retries take memory.
+        if *bucket == FULL {
+            buckets.partial.remove(subject);
+        }
+    }
+
+    /// Takes one retry. Returns whether the budget had one.
+    pub fn withdraw(&self, subject: &Subject) -> bool {
+        let mut buckets = self.buckets.lock();
+        let is_crowded = buckets.partial.len() >= MAX_KEYS;
+        let bucket = match buckets.partial.get_mut(subject) {
+            Some(bucket) => bucket,
+            None if is_crowded => &mut buckets.shared,
+            None => buckets.partial.entry(*subject).or_insert(FULL),
+        };
+        let left = bucket.checked_sub(RETRY);
+        *bucket = left.unwrap_or(*bucket);
+        left.is_some()
+    }
+}
+
+const RETRY: u32 = 1_000;
+/// Ten retries.
+const FULL: u32 = 10 * RETRY;
+/// At about 130 bytes each.
+const MAX_KEYS: usize = 10_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{algorithm::Quota, key::Key, policy::Policy};
+
+    fn subject(key: u64) -> Subject {
+        let policy = Policy::new("api", Quota::per_second(1));
+        Subject::of(&policy.charge(Key::from(key)))
+    }
+
+    #[test]
+    fn ten_calls_pay_for_one_retry_after_the_first_ten() {
+        let budget = RetryBudget::new(10);
+        let (ada, bob) = (subject(1), subject(2));
+        assert_eq!((0..20).filter(|_| budget.withdraw(&ada)).count(), 10);
+        assert!(budget.withdraw(&bob), "each key has its own");
+        for _ in 0..9 {
+            budget.deposit(&ada);
+        }
+        assert!(!budget.withdraw(&ada));
+        budget.deposit(&ada);
+        assert!(budget.withdraw(&ada));
+        assert!(!budget.withdraw(&ada));
+    }
+
+    #[test]
+    fn full_buckets_take_no_memory_and_too_many_keys_share_one() {
+        let budget = RetryBudget::new(100);
+        let most = u64::try_from(MAX_KEYS).expect("a small number");
+        for key in 0..most {
+            assert!(budget.withdraw(&subject(key)));
+        }
+        let beyond = (0..20).filter(|extra| budget.withdraw(&subject(most + extra)));
+        assert_eq!(beyond.count(), 10, "they share a bucket");
+        assert_eq!(budget.buckets.lock().partial.len(), MAX_KEYS);
+        for key in 0..most {
+            budget.deposit(&subject(key));
+        }
+        assert!(budget.buckets.lock().partial.is_empty());
+    }
+}

@@ -1,0 +1,42 @@
+//! The layer around clients.
+
+use std::{fmt, sync::Arc};
+
+use tower::Layer;
+
+use crate::limiter::RateLimiter;
+
+use super::{service::Outgoing, shared::Shared};
+
+/// Makes the calls of an HTTP client wait for their turn, obey the API, and retry safely.
+///
+/// Clones share the counts, the pauses and the retry budgets. See the [module docs](super).
+#[derive(Clone)]
+pub struct OutgoingLayer {
+    pub(super) shared: Arc<Shared>,
+}
+
+impl OutgoingLayer {
+    /// Returns the limiter that decides.
+    #[must_use]
+    pub fn limiter(&self) -> &RateLimiter {
+        &self.shared.reaction.limiter
+    }
+}
+
+// `Clone` is needed to call the service. Here, the compiler names it where the client is given.
+impl<S: Clone> Layer<S> for OutgoingLayer {
+    type Service = Outgoing<S>;
+
+    fn layer(&self, client: S) -> Outgoing<S> {
+        Outgoing::new(client, Arc::clone(&self.shared))
+    }
+}
+
+impl fmt::Debug for OutgoingLayer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OutgoingLayer")
+            .field("shared", &self.shared)
+            .finish()
+    }
+}
