@@ -20,5 +20,5 @@ pub(crate) use self::fingerprint::{Fingerprint, place};
 pub(crate) use self::merge::Merge;
 pub use self::settlement::{Correction, Receipt, Settlement};
 pub use self::turn::{Priority, TurnRequest, Turns};
-pub(crate) use self::turn::{Turn, WaitingCaller, retry_of};
+pub(crate) use self::turn::{Turn, WaitingCaller};
 pub use crate::key::KeyText;

@@ -200,7 +200,7 @@ impl Turns {
 }
 
 /// Returns when a denied request can succeed, by the clock of its decision.
-pub(crate) fn retry_of(decision: &Decision, poll: Duration) -> Timestamp {
+fn retry_of(decision: &Decision, poll: Duration) -> Timestamp {
     let now = decision.decided_at();
     let mut latest = now;
     for state in decision.enforced_states() {

@@ -6,7 +6,8 @@ use smallvec::SmallVec;
 
 use crate::{
     algorithm::Admitted,
-    charge::{Charge, Fingerprint, Turn, TurnRequest, Turns, retry_of},
+    charge::{Charge, Fingerprint, Turn, TurnRequest, Turns},
+    clock::Timestamp,
     decision::{Decision, Retry},
 };
 
@@ -38,50 +39,38 @@ impl MemoryStore {
             let charges = request.charges_of(index);
             let mut caller = Caller::of(request, index, now, start);
             let turn = loop {
-                let paused = keys
-                    .iter()
-                    .enumerate()
-                    .filter_map(|(at, key)| Some((book.paused_until(*key, caller.start)?, at)))
-                    .max();
-                if let Some((until, at)) = paused {
-                    if until > now + request.ahead {
-                        break Err((at, until));
-                    }
-                    caller.start = until;
-                }
-                // Where others wait, it is first seen whether they go before.
+                // Where others wait, or a key is paused, it is first seen whether the charges may be made.
                 let is_dry = !book.is_empty();
                 let decision = self.decide_waiting(&charges, caller.start, is_dry);
-                let denied = (!decision.is_allowed()).then(|| {
-                    let retry = retry_of(&decision, request.poll);
-                    // Rounded, it may be now.
-                    if retry > caller.start {
-                        retry
-                    } else {
-                        caller.start + MILLISECOND
-                    }
-                });
-                let waits_for = latest_denied(&charges, &decision, request.poll);
-                if let Some(retry) = denied
-                    && retry > now + request.ahead
+                let paused = |at: usize| book.paused_until(keys[at], caller.start);
+                let later = latest(&charges, &decision, paused, (caller.start, request.poll));
+                if let Some((at, later)) = later
+                    && later > now + request.ahead
                 {
-                    break Err((waits_for, retry));
+                    break Err((at, later));
                 }
                 let fits = Caller {
-                    start: denied.unwrap_or(caller.start),
+                    start: later.map_or(caller.start, |(_, later)| later),
                     ..caller
                 };
                 if let Some(at) = book.blocked_at(&keys, &steps, &fits) {
                     break Err((at, fits.start));
                 }
                 caller = fits;
-                if denied.is_none() {
-                    break Ok(if is_dry {
-                        self.decide_waiting(&charges, caller.start, false)
-                    } else {
-                        decision
-                    });
+                if later.is_some() {
+                    continue;
                 }
+                let decision = if is_dry {
+                    self.decide_waiting(&charges, caller.start, false)
+                } else {
+                    decision
+                };
+                // There may be no memory for another request in flight.
+                break if decision.is_allowed() {
+                    Ok(decision)
+                } else {
+                    Err((0, caller.start + request.poll))
+                };
             };
             start = caller.start;
             match turn {
@@ -133,21 +122,32 @@ impl MemoryStore {
     }
 }
 
-/// Returns the index of the first charge that waits longest, or 0.
-fn latest_denied(charges: &[Charge<'_>], decision: &Decision, poll: Duration) -> usize {
-    let now = decision.decided_at();
-    let (mut latest, mut index) = (now, 0);
+/// Returns the charge that can be made last, and when; `None` if all can be made at `start`.
+fn latest(
+    charges: &[Charge<'_>],
+    decision: &Decision,
+    paused: impl Fn(usize) -> Option<Timestamp>,
+    (start, poll): (Timestamp, Duration),
+) -> Option<(usize, Timestamp)> {
+    let (mut latest, mut index) = (start, None);
     for (at, (charge, state)) in charges.iter().zip(decision.states()).enumerate() {
-        let retry = match state.retry() {
-            Retry::At(_) if charge.policy().is_concurrency() => now + poll,
-            Retry::At(retry) => retry,
-            Retry::Never | Retry::Now => now,
+        let fits = match state.retry() {
+            // Slots come back at a time that is not known.
+            Retry::At(_) if charge.policy().is_concurrency() => start + poll,
+            Retry::At(retry) if retry > start => retry,
+            // Rounded, it may be now.
+            Retry::At(_) => start + MILLISECOND,
+            Retry::Never => start + FURTHEST,
+            Retry::Now => start,
         };
-        if !charge.is_shadow() && retry > latest {
-            (latest, index) = (retry, at);
+        let fits = paused(at).map_or(fits, |paused| paused.max(fits));
+        if !charge.is_shadow() && fits > latest {
+            (latest, index) = (fits, Some(at));
         }
     }
-    index
+    Some((index?, latest))
 }
 
+/// As in `lua/decide.lua`.
+const FURTHEST: Duration = Duration::from_micros(1 << 50);
 const MILLISECOND: Duration = Duration::from_millis(1);

@@ -19,7 +19,7 @@ use tollgate::{
 };
 
 use crate::{
-    remote::servers::{BLOCK_RIGHTS, OPTIONAL_RIGHTS, REGISTRATION_RIGHTS, RIGHTS},
+    remote::servers::{BLOCK_RIGHTS, LINE_RIGHTS, OPTIONAL_RIGHTS, REGISTRATION_RIGHTS, RIGHTS},
     support::{Authority, Cluster, Sentinels, Server},
 };
 
@@ -95,7 +95,7 @@ impl Place {
         let server = Server::start_tls(&authority, &authority.sign("localhost"), &[]);
         let mut user = vec!["ACL", "SETUSER", "limiter", "on", ">secret", "~tollgate:*"];
         user.extend(RIGHTS.iter().chain(&REGISTRATION_RIGHTS));
-        user.extend(BLOCK_RIGHTS);
+        user.extend(BLOCK_RIGHTS.iter().chain(&LINE_RIGHTS));
         user.extend(OPTIONAL_RIGHTS);
         server.command(&user);
         let client = authority.sign("client");

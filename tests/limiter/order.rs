@@ -11,11 +11,15 @@ use tokio::task::JoinHandle;
 use tollgate::{
     Key, Policy, Quota, RateLimiter,
     acquire::{Acquire, Permit},
+    decision::CountedBy,
     memory::MemoryStore,
     remote::RedisStore,
 };
 
-use crate::support::Server;
+use crate::{
+    remote::servers::{REGISTRATION_RIGHTS, RIGHTS},
+    support::Server,
+};
 
 /// Two limiters on one store.
 async fn on_each_store<F>(test: impl Fn(RateLimiter, RateLimiter, Policy) -> F, policy: Policy)
@@ -182,4 +186,55 @@ async fn callers_that_give_up_cost_nobody_a_unit() {
         policy,
     )
     .await;
+}
+
+// Regression: an ACL user that may not use hashes opened the breaker with its first caller that waited.
+#[tokio::test]
+async fn user_without_the_rights_of_lines_has_turns_without_an_order() {
+    let server = Server::start();
+    let mut user = vec!["ACL", "SETUSER", "limiter", "on", ">secret", "~tollgate:*"];
+    user.extend(RIGHTS.iter().chain(&REGISTRATION_RIGHTS));
+    server.command(&user);
+    let url = format!("redis://limiter:secret@{}", server.address());
+    let policy = Policy::new("strict", Quota::per_second(50).burst(1));
+    let limiter = RateLimiter::builder()
+        .policy(policy.clone())
+        .redis(url.as_str());
+    let limiter = limiter.build().expect("a usable limiter");
+    let mut callers = Vec::new();
+    for _ in 0..5 {
+        let acquire = limiter.acquire(policy.charge(key()));
+        callers.push(tokio::spawn(async move { acquire.await.expect("a turn") }));
+    }
+    for caller in callers {
+        let permit = caller.await.expect("no panic");
+        assert_eq!(permit.decision().counted_by(), CountedBy::Shared);
+    }
+    let paused = limiter
+        .pause(&policy.charge(key()), Duration::from_secs(1))
+        .await;
+    paused.expect_err("no right to pause");
+    let permit = limiter.acquire(policy.charge(key())).await.expect("a turn");
+    assert_eq!(permit.decision().counted_by(), CountedBy::Shared);
+}
+
+// Regression: a queue that left its line asked for nobody, and the script failed.
+#[tokio::test]
+async fn lines_are_empty_once_nobody_waits() {
+    let server = Server::start();
+    let policy = Policy::new("strict", Quota::per_second(20).burst(1));
+    let limiter = RateLimiter::builder()
+        .policy(policy.clone())
+        .redis(server.url());
+    let limiter = limiter.build().expect("a usable limiter");
+    drop(limiter.acquire(policy.charge(key())).await.expect("room"));
+    let first = wait(limiter.acquire(policy.charge(key()))).await;
+    let second = wait(limiter.acquire(policy.charge(key()))).await;
+    first.abort();
+    second.abort();
+    let until = Instant::now() + Duration::from_secs(10);
+    while server.keys().iter().any(|key| key.ends_with("#q")) {
+        assert!(Instant::now() < until, "{:?}", server.keys());
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
 }

@@ -51,6 +51,8 @@ pub(crate) const RIGHTS: [&str; 16] = [
 pub(crate) const REGISTRATION_RIGHTS: [&str; 2] = ["+zscore", "+zremrangebyscore"];
 /// Those for blocks that instances share.
 pub(crate) const BLOCK_RIGHTS: [&str; 3] = ["+hget", "+hset", "+hdel"];
+/// Those for the order of callers that wait, and for pauses.
+pub(crate) const LINE_RIGHTS: [&str; 5] = ["+hgetall", "+hget", "+hset", "+hdel", "+pttl"];
 /// Those for what a single server can do without.
 pub(crate) const OPTIONAL_RIGHTS: [&str; 3] = ["+info", "+cluster|slots", "+asking"];
 
