@@ -20,7 +20,7 @@ use crate::{
         layer::RateLimitLayer,
     },
     policy::Policy,
-    rejection::{MakeRejection, RejectionFormat},
+    rejection::{MakeRejection, RejectionFormat, RetryAfterJitter},
     rules::{ModeSwitch, RequestFilter, Rule, RuleMode},
     store::Store,
 };
@@ -55,6 +55,7 @@ pub struct RateLimitLayerBuilder {
     has_settings: bool,
     format: Arc<dyn MakeRejection>,
     headers: Headers,
+    retry_after_jitter: RetryAfterJitter,
     exposes_decision: bool,
 }
 
@@ -226,6 +227,19 @@ impl RateLimitLayerBuilder {
         self
     }
 
+    /// Spreads the waits of denied clients: each is longer by a random part, from nothing to this share of it.
+    ///
+    /// Default: 0.0, which adds nothing. At most 0.3. Use it if many clients are denied at the same time, for example by one limit for
+    /// all of them, and come back together after equal waits. With 0.3, half of the clients that have to wait 3 s get
+    /// `Retry-After: 3` and half get 4, and a wait of 60 s becomes 60 to 78 s. A wait of 0.5 s stays 1 in whole seconds.
+    ///
+    /// No wait is shorter than without it. `Retry-After`, the body, and `RetryInfo` and pushback of gRPC show the same wait. The
+    /// resets and spans of other headers stay, since they describe the quota.
+    pub fn retry_after_jitter(mut self, share: f64) -> Self {
+        self.retry_after_jitter = RetryAfterJitter::new(share);
+        self
+    }
+
     /// Sets whether the decision is in the request's extensions, for handlers and inner layers.
     ///
     /// Default: yes. Without it a request saves an allocation, and
@@ -254,7 +268,7 @@ impl RateLimitLayerBuilder {
     ///
     /// One [`ErrorKind`] per mistake, with a remedy in the message: no policy, a policy without a key, an extractor,
     /// matcher, policy or URL that cannot work, two policies with one name, more than 1,000 policies, more than 16 that
-    /// count every request, or a timeout of zero. A request that more than 16 policies count gets 503.
+    /// count every request, a timeout of zero, or a jitter above 0.3. A request that more than 16 policies count gets 503.
     pub fn build(self) -> Result<RateLimitLayer, Error> {
         let rules = CurrentRules::Fixed(Arc::new(self.build_admission()?));
         Ok(RateLimitLayer { rules })
@@ -350,6 +364,7 @@ impl RateLimitLayerBuilder {
             needs_lookups: self.rules.iter().any(Rule::needs_lookups),
             lookup_timeout: self.lookup_timeout,
             headers: Arc::new(headers),
+            retry_after_jitter: self.retry_after_jitter,
             keeps_charges: self.rules.iter().any(Rule::keeps_charges),
             exposes_decision: self.exposes_decision,
             settled: (!settled.names.is_empty()).then(|| Arc::new(settled)),
@@ -395,6 +410,7 @@ impl RateLimitLayerBuilder {
             ));
         }
         self.filter.validate()?;
+        self.retry_after_jitter.validate()?;
         self.rules.iter().try_for_each(Rule::validate)?;
         if self.lookup_timeout.is_zero() {
             return Err(Error::new(
@@ -430,6 +446,7 @@ impl Default for RateLimitLayerBuilder {
             has_settings: false,
             format: Arc::new(RejectionFormat::json()),
             headers: Headers::default(),
+            retry_after_jitter: RetryAfterJitter::default(),
             exposes_decision: true,
         }
     }

@@ -3,7 +3,7 @@
 use crate::{charge::MAX_CHARGES, limiter::MAX_POLICIES, rules::Rule};
 
 use super::{
-    fields::{self, Fields, boolean, choice, whole},
+    fields::{self, Fields, boolean, choice, percentage, whole},
     node::{LocatedValue, Position, Value},
     reading::FileReading,
     requests::{Several, requests},
@@ -26,6 +26,9 @@ pub(super) fn rule_set(root: &LocatedValue, reading: &mut FileReading) -> Option
     let defaults = file.read("defaults", read_defaults).unwrap_or_default();
     file.reading.defaults = defaults.clone();
     let headers = file.read("headers", read_headers);
+    let retry_after_jitter = file.read("retry_after_jitter", |node, reading| {
+        percentage(node, ("a jitter", 0.0..=30.0, "10%"), reading)
+    });
     let forbid = file.read("forbid", requests);
     let skip = file.read("skip", requests);
     let nodes = file.require("rules", "add a list of rules", read_list);
@@ -56,6 +59,7 @@ pub(super) fn rule_set(root: &LocatedValue, reading: &mut FileReading) -> Option
             version,
             defaults,
             headers,
+            retry_after_jitter,
             forbid: forbid_specs,
             skip: skip_specs,
             rules: specs,

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, HashSet},
+    ops::RangeInclusive,
     sync::Arc,
 };
 
@@ -141,26 +142,28 @@ pub(super) fn number(node: &LocatedValue, reading: &mut FileReading) -> Option<f
     }
 }
 
-/// Reads a percentage of this name, from the least one to 100.
+/// Reads a percentage of this name and range.
 pub(super) fn percentage(
     node: &LocatedValue,
-    (name, least, example): (&str, f64, &str),
+    (name, range, example): (&str, RangeInclusive<f64>, &str),
     reading: &mut FileReading,
 ) -> Option<f64> {
+    let (least, most) = (range.start(), range.end());
     let percent = match &node.value {
         Value::Text(text) => {
             let number = text.trim_end().strip_suffix('%');
             let number = number.and_then(|number| number.trim_end().parse().ok());
             number.or_else(|| {
-                let remedy = format!("write a percentage from {least} to 100, such as `{example}`");
+                let remedy =
+                    format!("write a percentage from {least} to {most}, such as `{example}`");
                 reading.expect(node, remedy)
             })
         }
         _ => number(node, reading),
     }?;
-    if !(least..=100.0).contains(&percent) {
+    if !range.contains(&percent) {
         let reason = format!("{name} of {percent} %");
-        let remedy = format!("write a number from {least} to 100");
+        let remedy = format!("write a number from {least} to {most}");
         return reading.fault(node.position, reason, remedy);
     }
     Some(percent)

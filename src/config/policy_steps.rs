@@ -181,7 +181,7 @@ impl PolicySteps {
     fn consistency(&mut self, fields: &mut Fields<'_, '_>, spec: &mut RuleSpec) {
         spec.consistency = fields.read("consistency", choice);
         spec.overshoot = fields.read("overshoot", |node, reading| {
-            percentage(node, ("an overshoot", 0.1, "2%"), reading)
+            percentage(node, ("an overshoot", 0.1..=100.0, "2%"), reading)
         });
         let is_delayed = spec.consistency == Some(ConsistencyName::Delayed);
         let consistency = match (spec.consistency, spec.overshoot) {

@@ -49,7 +49,7 @@ pub(super) fn read(node: &LocatedValue, reading: &mut FileReading) -> Option<(Ru
     spec.on_missing_key = fields.read("on_missing_key", choice);
     spec.mode = fields.read("mode", choice);
     spec.rollout = fields.read("rollout", |node, reading| {
-        percentage(node, ("a rollout", 0.0, "30"), reading)
+        percentage(node, ("a rollout", 0.0..=100.0, "30"), reading)
     });
     let candidate = fields.read("candidate", |node, reading| {
         read_candidate(node, &steps, reading)

@@ -138,7 +138,7 @@ impl fmt::Debug for RuleSet {
 }
 
 impl RateLimitLayerBuilder {
-    /// Adds the rules of a [`RuleSet`], with its lists of requests that are forbidden or skipped, and its headers.
+    /// Adds the rules of a [`RuleSet`], with its lists of requests that are forbidden or skipped, its headers and its jitter.
     ///
     /// Default: none. Rules from code can be added beside them.
     pub fn rules(mut self, set: impl Borrow<RuleSet>) -> Self {
@@ -151,6 +151,9 @@ impl RateLimitLayerBuilder {
         }
         for matcher in &set.data.skip {
             self = self.skip(matcher.clone());
+        }
+        if let Some(percent) = set.data.spec.retry_after_jitter {
+            self = self.retry_after_jitter(percent / 100.0);
         }
         match &set.data.spec.headers {
             Some(families) => self.headers(headers(families.as_slice())),

@@ -45,6 +45,10 @@ mappings! {
         defaults: DefaultsSpec,
         /// Families of response headers. Default: `legacy`.
         headers?: OneOrMany<HeaderFamily>,
+        /// By how much the wait of each denied request is longer at random, at most: 0 to 30, in percent of it, such as `10` or `10%`.
+        /// Default: 0.
+        #[schemars(with = "Option<Percentage>")]
+        retry_after_jitter?: f64,
         /// Requests that get 403 and are not charged.
         #[serde(skip_serializing_if = "Vec::is_empty")]
         #[schemars(default, with = "OneOrMany<RequestSpec>")]

@@ -16,6 +16,8 @@ use http::HeaderName;
 /// `Retry-After` contains whole seconds, rounded up, at least 1. Every denial that ends with time has it, whichever families are
 /// chosen, also with [`Headers::none`]. A client that comes back then, and alone, is admitted by all policies of the decision:
 /// [`Decision::retry_after`](crate::Decision::retry_after) describes the wait, and what it cannot include.
+/// [`retry_after_jitter`](crate::builder::RateLimitLayerBuilder::retry_after_jitter) prolongs it at random, so that clients that
+/// are denied together do not come back together.
 ///
 /// # Beside headers that are there already
 ///

@@ -11,7 +11,6 @@ use smallvec::SmallVec;
 
 use crate::{
     charge::Charge,
-    clock::whole_seconds,
     decision::{Decision, PolicyName, Usage, headroom},
     error::Error,
     policy::Policy,
@@ -97,16 +96,18 @@ impl HeaderWriter {
         HeaderValues::new(&self.headers.families, &input, is_nested)
     }
 
-    /// Adds the headers of a decision to a rejection.
+    /// Adds the headers of a decision to a rejection. `retry_after` is at least the decision's wait, in whole seconds.
     pub fn write_rejection(
         &self,
-        decision: &Decision,
+        (decision, retry_after): (&Decision, Option<u64>),
         tier_terms: Option<&[PolicyTerms]>,
         parts: &mut Parts,
     ) {
-        if !(self.is_default && self.write_default_denial(decision, parts)) {
+        if !(self.is_default && self.write_default_denial(decision, retry_after, parts)) {
             // A layer around this one may write headers too.
             let mut values = self.values(decision, tier_terms, true);
+            // Only now: the lists describe the quota, and compare each `t` with the decision's own wait.
+            values.retry_after = retry_after;
             self.write(&mut values, parts);
         }
     }
@@ -130,7 +131,12 @@ impl HeaderWriter {
     }
 
     /// Writes the default headers of a denial unless the response has one of them. Returns whether it did.
-    fn write_default_denial(&self, decision: &Decision, parts: &mut Parts) -> bool {
+    fn write_default_denial(
+        &self,
+        decision: &Decision,
+        retry_after: Option<u64>,
+        parts: &mut Parts,
+    ) -> bool {
         let denying = decision.narrowest().filter(|_| !decision.is_allowed());
         let Some(usage) = denying.and_then(|state| decision.header_usage(state)) else {
             return false;
@@ -138,7 +144,7 @@ impl HeaderWriter {
         let headers = &mut parts.headers;
         let is_new = insert_default(headers, &usage);
         if is_new {
-            self.set_retry_after(headers, decision.retry_after().map(whole_seconds));
+            self.set_retry_after(headers, retry_after);
             parts.extensions.insert(DefaultDenial);
         }
         is_new

@@ -38,7 +38,7 @@ use crate::{
     headers::{HeaderWriter, PendingHeaders, PolicyTerms},
     limiter::RateLimiter,
     memory::MemoryStore,
-    rejection::{MakeRejection, Rejection},
+    rejection::{MakeRejection, Rejection, RetryAfterJitter},
     request::RequestHead,
     rules::{ModeSwitch, RequestFilter, Rule, RuleMode},
     store::StoreFuture,
@@ -72,6 +72,7 @@ pub struct Admission {
     pub(crate) limiter: RateLimiter,
     pub(crate) format: Arc<dyn MakeRejection>,
     pub(crate) headers: Arc<HeaderWriter>,
+    pub(crate) retry_after_jitter: RetryAfterJitter,
     /// Whether charges are kept until the request has ended.
     pub(crate) keeps_charges: bool,
     /// Whether handlers and inner layers find the decision in the request's extensions.
@@ -254,12 +255,9 @@ impl Admission {
     #[cold]
     pub(super) fn note_uncounted(&self, error: Error) {
         let effect = "requests are not counted in shadow";
+        let has_logged = &self.has_logged_failure;
         // Only its log event is of use.
-        drop(Rejection::store_failed(
-            error,
-            &self.has_logged_failure,
-            effect,
-        ));
+        drop(Rejection::store_failed(error, has_logged, effect));
     }
 
     #[cold]
@@ -294,10 +292,11 @@ impl Admission {
         mut request: Request<A>,
     ) -> Response<ResponseBody<B>> {
         let Rejected {
-            rejection,
+            mut rejection,
             terms,
             settlement,
         } = rejected;
+        rejection.spread_wait(self.retry_after_jitter);
         let response = rejection.respond(&*self.format, &RequestHead::from(&request));
         let (mut parts, text) = response.into_parts();
         // The request's map serves the response: a new one would take two allocations.
@@ -306,8 +305,9 @@ impl Admission {
         extensions.extend(mem::take(&mut parts.extensions));
         mem::swap(extensions, &mut parts.extensions);
         if let Some(decision) = rejection.decision() {
+            let wait = (decision, rejection.retry_after_secs());
             self.headers
-                .write_rejection(decision, terms.as_deref(), &mut parts);
+                .write_rejection(wait, terms.as_deref(), &mut parts);
         }
         let reason = || (rejection.code(), rejection.reason().policy());
         self.headers.write_reason(reason, &mut parts);

@@ -68,7 +68,8 @@
 //!
 //! [`Headers`](crate::headers::Headers) chooses them: `X-RateLimit-*` by default, `RateLimit` of the IETF drafts, Discord's,
 //! several or none. The limit is the number of units that can be taken at once, for a bucket its burst. `Retry-After` is
-//! whole seconds, rounded up, at least 1. Headers of the inner service
+//! whole seconds, rounded up, at least 1, and longer at random with a
+//! [jitter](crate::builder::RateLimitLayerBuilder::retry_after_jitter). Headers of the inner service
 //! [stay](crate::headers::Headers#beside-headers-that-are-there-already). Headers are omitted if no count is available.
 //!
 //! # Responses to rejected requests

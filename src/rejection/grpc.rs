@@ -12,7 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method, Response, StatusCode, header::CONTENT_TYPE};
 
-use crate::{decision::Decision, request::RequestHead};
+use crate::request::RequestHead;
 
 use super::{
     protobuf::Message,
@@ -61,7 +61,7 @@ pub(super) fn response(
     insert(STATUS, code.to_string());
     insert(MESSAGE, percent_encoded(&message));
     if let Reason::Limited { .. } = rejection.reason() {
-        let wait = wait(rejection);
+        let wait = rejection.wait();
         let status = Message::status(code, &message, &details(rejection, wait));
         insert(DETAILS, status.base64());
         if sends_pushback {
@@ -88,16 +88,6 @@ fn code(rejection: &Rejection) -> u8 {
         (_, status) if status.is_client_error() => INVALID_ARGUMENT,
         _ => INTERNAL,
     }
-}
-
-/// Returns the wait to the microsecond; a second if a slot may become free at any time.
-fn wait(rejection: &Rejection) -> Option<Duration> {
-    let wait = rejection.decision().and_then(Decision::retry_after)?;
-    Some(if wait.is_zero() {
-        Duration::from_secs(1)
-    } else {
-        wait
-    })
 }
 
 fn details(rejection: &Rejection, wait: Option<Duration>) -> Vec<Message> {

@@ -7,6 +7,7 @@
 //! |---|---|
 //! | `reason` | the reason, its status, code and message |
 //! | `format` | the response: JSON, problem+json, text or custom, and the headers that all of them have |
+//! | `jitter` | spreads the waits of rejected clients |
 //! | `accept` | the format that a request prefers |
 //! | `body` | bodies of custom responses |
 //! | `recent_bodies` | bodies that a thread has made lately |
@@ -17,6 +18,7 @@ mod body;
 mod format;
 #[cfg(feature = "grpc")]
 mod grpc;
+mod jitter;
 #[cfg(feature = "grpc")]
 mod protobuf;
 mod reason;
@@ -24,6 +26,7 @@ mod recent_bodies;
 
 pub use self::body::RejectionBody;
 pub use self::format::{MakeRejection, RejectionFormat};
+pub(crate) use self::jitter::RetryAfterJitter;
 #[cfg(feature = "axum")]
 pub(crate) use self::reason::INTERNAL_ERROR;
 pub(crate) use self::reason::MissingKeyDetail;

@@ -5,7 +5,10 @@
 //! A client cannot fix a server that was started without connect info, and the name would reveal how the client is counted. So
 //! the body is "internal server error". The warning in the log names the extractor, and the way to fix it.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
 
 use http::{HeaderValue, StatusCode};
 
@@ -16,7 +19,10 @@ use crate::{
     error::Error,
     extract::{AsyncKeyExtractor, KeyExtractor},
     request::RequestHead,
+    task::backoff::random,
 };
+
+use super::jitter::RetryAfterJitter;
 
 /// The rejection of a request. It is in the extensions of the response made from it.
 #[derive(Clone, Debug)]
@@ -30,8 +36,8 @@ struct Details {
     reason: Reason,
     status: StatusCode,
     decision: Option<Decision>,
-    /// Wait of the decision, in whole seconds.
-    retry_after: Option<u64>,
+    /// Wait of the client, not below the decision's. `None` if waiting does not help or the wait is unknown.
+    wait: Option<Duration>,
     error: Option<Error>,
     /// Value for `WWW-Authenticate` if a key is missing.
     challenge: Option<HeaderValue>,
@@ -142,9 +148,22 @@ impl Rejection {
 
     /// Adds the decision, which is about the other policies if a key is missing or ambiguous.
     pub(crate) fn with_decision(mut self, decision: Decision) -> Self {
-        self.details.retry_after = decision.retry_after().map(whole_seconds);
+        self.details.wait = decision.retry_after().map(|wait| match wait {
+            // A slot may become free at any time.
+            Duration::ZERO => SECOND,
+            wait => wait,
+        });
         self.details.decision = Some(decision);
         self
+    }
+
+    /// Adds a random part to the wait.
+    pub(crate) fn spread_wait(&mut self, jitter: RetryAfterJitter) {
+        if !jitter.is_none()
+            && let Some(wait) = &mut self.details.wait
+        {
+            *wait = jitter.spread(*wait, random());
+        }
     }
 
     fn new(reason: Reason, status: StatusCode) -> Self {
@@ -153,7 +172,7 @@ impl Rejection {
                 reason,
                 status,
                 decision: None,
-                retry_after: None,
+                wait: None,
                 error: None,
                 challenge: None,
             }),
@@ -201,9 +220,19 @@ impl Rejection {
     }
 
     /// Whole seconds to wait, rounded up and at least 1. `None` if waiting does not help or the wait is unknown.
+    ///
+    /// It is the number in `Retry-After`. With
+    /// [`retry_after_jitter`](crate::builder::RateLimitLayerBuilder::retry_after_jitter), it may be more than the wait of the
+    /// [decision](Self::decision), and never less.
     #[must_use]
     pub fn retry_after_secs(&self) -> Option<u64> {
-        self.details.retry_after
+        self.details.wait.map(whole_seconds)
+    }
+
+    /// Returns the wait to the microsecond.
+    #[cfg(feature = "grpc")]
+    pub(super) fn wait(&self) -> Option<Duration> {
+        self.details.wait
     }
 
     /// A sentence for the client. It names the missing part of the request, and nothing of the server's configuration except the
@@ -222,7 +251,7 @@ impl Rejection {
                 None => ["the request contains conflicting values", "", "", "", ""],
             },
             Reason::Forbidden { .. } => ["access denied", "", "", "", ""],
-            Reason::Limited { policy } => match self.details.retry_after {
+            Reason::Limited { policy } => match self.retry_after_secs() {
                 Some(seconds) => [
                     "rate limit ",
                     policy.as_str(),
@@ -320,3 +349,4 @@ fn client_label(label: &str) -> Option<&str> {
 pub(crate) const INTERNAL_ERROR: &str = "internal server error";
 /// Labels of keys that the program computes, and that do not name anything in the request.
 const INTERNAL_LABELS: [&str; 4] = ["closure", "extension", "key", "lookup"];
+const SECOND: Duration = Duration::from_secs(1);

@@ -14,7 +14,7 @@ use tollgate::{
 
 use crate::support::{Random, Server};
 
-const HISTORIES: u64 = 150;
+const HISTORIES: u64 = 300;
 const STEPS: u64 = 60;
 
 /// A queue of one instance: who waits, since when.

@@ -355,6 +355,21 @@ async fn max_keys_without_end_takes_no_memory_ahead_of_time() {
     assert_eq!(response.expect("infallible").status().as_u16(), 200);
 }
 
+#[test]
+fn jitter_above_thirty_percent_is_refused() {
+    for share in [0.301, 1.0, 30.0, -0.1, f64::INFINITY, f64::NAN] {
+        let error = refused(sound().retry_after_jitter(share), ErrorKind::InvalidConfig);
+        let given = format!("retry_after_jitter of {share}");
+        says(
+            &error,
+            &[&given, "from 0.0 to 0.3", "0.1 to add up to 10 %"],
+        );
+    }
+    for share in [0.0, 0.000_1, 0.3] {
+        assert!(sound().retry_after_jitter(share).build().is_ok(), "{share}");
+    }
+}
+
 // === Stores ===
 
 #[test]

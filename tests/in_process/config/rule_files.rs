@@ -239,6 +239,7 @@ const EVERYTHING: &str = r#"
 version: 1
 defaults: { algorithm: fixed_window, outage: deny, mode: enforce, on_missing_key: reject, count_denied: true }
 headers: [draft11, draft06]
+retry_after_jitter: 12.5 %
 forbid:
   - { path: [/admin, /root], method: [GET, PUT], host: "*.example.com", peer: [10.0.0.0/8, "fd00::/8"] }
 skip: [{ preflight: true }, { custom: internal }, { client_ip: { behind: 10.0.0.0/8, header: forwarded, networks: 192.0.2.7 } }]
@@ -584,6 +585,39 @@ async fn send(layer: &RateLimitLayer, path: &str, headers: &[(&str, &str)]) -> R
     }));
     let response = service.oneshot(request.expect("a request")).await;
     response.expect("a response").map(drop)
+}
+
+#[tokio::test]
+async fn waits_are_spread_by_the_jitter_of_the_file() {
+    for (field, expected) in [
+        ("", 100..=100),
+        ("retry_after_jitter: 0", 100..=100),
+        ("retry_after_jitter: 30 %", 100..=130),
+        ("retry_after_jitter: 7.5", 100..=108),
+    ] {
+        let layer = layer_of_text(&format!(
+            "{field}\nrules: [{{ id: slow, key: global, limit: 1/100s }}]"
+        ));
+        assert_eq!(send(&layer, "/", &[]).await.status(), StatusCode::OK);
+        let mut waits = BTreeSet::new();
+        for _ in 0..200 {
+            let denial = send(&layer, "/", &[]).await;
+            let wait = denial.headers()["retry-after"].to_str().expect("text");
+            waits.insert(wait.parse::<u32>().expect("a number"));
+        }
+        let range = (*waits.first().expect("one"), *waits.last().expect("one"));
+        let (first, last) = expected.clone().into_inner();
+        let spread = last - first;
+        assert!(
+            expected.contains(&range.0) && expected.contains(&range.1),
+            "{field}: {waits:?}"
+        );
+        // of 200 draws
+        assert!(
+            range.0 <= first + spread / 5 && last - spread / 5 <= range.1,
+            "{field}: {waits:?}"
+        );
+    }
 }
 
 // Regression: `peer` is the proxy there, so a client of a forbidden network got 200.

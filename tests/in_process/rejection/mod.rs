@@ -3,3 +3,4 @@
 mod denials;
 #[cfg(feature = "grpc")]
 mod grpc;
+mod jitter;

@@ -52,6 +52,28 @@ pub(crate) const BROKEN: &[(Format, &str, &[&str])] = &[
     (
         Yaml,
         concat!(
+            "retry_after_jitter: 50%\n",
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
+            "    limit: 5/min\n",
+        ),
+        &["1:21: a jitter of 50 %: write a number from 0 to 30"],
+    ),
+    (
+        Yaml,
+        concat!(
+            "retry_after_jitter: a little\n",
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
+            "    limit: 5/min\n",
+        ),
+        &["1:21: this is text: write a percentage from 0 to 30, such as `10%`"],
+    ),
+    (
+        Yaml,
+        concat!(
             "headers: [legacy, legacy, none]\n",
             "rules:\n",
             "  - id: a\n",
@@ -1825,7 +1847,7 @@ pub(crate) const BROKEN: &[(Format, &str, &[&str])] = &[
         "? ",
         &[
             "1:1: `rules` is missing: add a list of rules",
-            "1:3: unknown field ``: write one of `version`, `defaults`, `headers`, `forbid`, `skip`, `rules`",
+            "1:3: unknown field ``: write one of `version`, `defaults`, `headers`, `retry_after_jitter`, `forbid`, `skip`, `rules`",
         ],
     ),
     // === TOML ===
@@ -2062,7 +2084,7 @@ pub(crate) const BROKEN: &[(Format, &str, &[&str])] = &[
             "    overrides: [{ key: u, tier: gold }]\n",
         ),
         &[
-            "1:1: unknown field `x\\r\\nINFO well\\u{1b}[2J`: write one of `version`, `defaults`, `headers`, `forbid`, `skip`, `rules`",
+            "1:1: unknown field `x\\r\\nINFO well\\u{1b}[2J`: write one of `version`, `defaults`, `headers`, `retry_after_jitter`, `forbid`, `skip`, `rules`",
             "4:10: rule \"a\": unknown key `peer\\u{2028}ip`: write `peer_ip`",
             "9:24: rule \"b\": the rule cannot have this tier: tier name \"go\\u{1b}ld\" is invalid: use 1 to 39 of A-Z a-z 0-9 . _ -",
             "10:33: rule \"b\": unknown tier `gold`: write `go\\u{1b}ld`, or a rate",
