@@ -12,7 +12,7 @@ use hyper_util::{
     client::legacy::{Client as HttpClient, connect::HttpConnector},
     rt::TokioExecutor,
 };
-use tokio::{runtime::Runtime, task::JoinSet};
+use tokio::{runtime::Runtime, task::JoinSet, time::timeout};
 use tollgate_peers::arguments::Arguments;
 
 use super::{client::Client, limiter::Limiter, report::Report};
@@ -65,14 +65,11 @@ impl Caller {
     async fn run(&self) -> Report {
         let mut report = Report::default();
         let mut starts = 0;
-        let left = || self.ends_at.saturating_sub(now());
         loop {
             let asked = now();
-            // A turn that comes after the end does not count.
-            if tokio::time::timeout(left(), self.limiter.turn())
-                .await
-                .is_err()
-            {
+            let left = self.ends_at.saturating_sub(asked);
+            // A turn that comes after the end does not count. With no time left, one that is ready would still be taken.
+            if left.is_zero() || timeout(left, self.limiter.turn()).await.is_err() {
                 break;
             }
             let started = now();
