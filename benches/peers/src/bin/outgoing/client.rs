@@ -19,6 +19,8 @@ pub enum Client {
     Governor,
     /// throttle-net, with hyper. Each process has its part of the rate, and pauses for `Retry-After`.
     ThrottleNet,
+    /// `acquire` of tollgate, with hyper. Several processes share their limit through Redis.
+    Tollgate,
 }
 
 /// Settings of a client's processes.
@@ -36,13 +38,19 @@ pub struct Calls {
 }
 
 impl Client {
-    pub const ALL: [Self; 3] = [Self::Governor, Self::ThrottleNet, Self::Bottleneck];
+    pub const ALL: [Self; 4] = [
+        Self::Tollgate,
+        Self::Governor,
+        Self::ThrottleNet,
+        Self::Bottleneck,
+    ];
 
     pub fn name(self) -> &'static str {
         match self {
             Self::Bottleneck => "bottleneck",
             Self::Governor => "governor",
             Self::ThrottleNet => "throttle-net",
+            Self::Tollgate => "tollgate",
         }
     }
 
@@ -51,7 +59,7 @@ impl Client {
     }
 
     pub fn shares_by_redis(self) -> bool {
-        self == Self::Bottleneck
+        matches!(self, Self::Bottleneck | Self::Tollgate)
     }
 
     /// Starts the process of this number, which calls until its time is over, and then prints a report.

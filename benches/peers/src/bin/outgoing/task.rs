@@ -30,7 +30,14 @@ pub fn call(arguments: &Arguments) {
     let phase = (arguments.value("--number", 0.0) * GOLDEN_RATIO).fract();
     thread::sleep(interval.mul_f64(phase));
     let caller = Arc::new(Caller {
-        limiter: Limiter::new(arguments.value("--client", Client::Governor), interval),
+        limiter: Limiter::new(
+            arguments.value("--client", Client::Governor),
+            interval,
+            (
+                arguments.optional("--redis"),
+                Duration::from_secs_f64(1.0 / rate),
+            ),
+        ),
         http: HttpClient::builder(TokioExecutor::new()).build_http(),
         url: format!("http://{}/", arguments.value("--address", String::new())),
         begins_at,
@@ -79,7 +86,7 @@ impl Caller {
             }
             let outcome = self.call().await;
             if let Ok((StatusCode::TOO_MANY_REQUESTS, headers)) = &outcome {
-                self.limiter.note_refusal(retry_after(headers));
+                self.limiter.note_refusal(retry_after(headers)).await;
             }
             if self.is_counted(now()) {
                 match outcome.map(|(status, _)| status) {
