@@ -64,7 +64,9 @@ for i = 1, line_length do
     for _, other in ipairs(line_others[i]) do
       latest = other[1] > latest and other[1] or latest
     end
-    local head = pack_bytes('>I7I1I7I2', line_due, line_class, line_steps[i], line_left)
+    -- Where it only keeps its place, it expects no units yet that others must leave.
+    local step = i == line_index and line_steps[i] or 0
+    local head = pack_bytes('>I7I1I7I2', line_due, line_class, step, line_left)
     redis_pcall('HSET', line_key, line_queue, head .. line_entry)
     redis_pcall('PEXPIRE', line_key, ceil((latest - line_now) / 1000) + 60000)
   end

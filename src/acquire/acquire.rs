@@ -10,7 +10,7 @@ use std::{
 };
 
 use super::{
-    begin::{Begun, Waiting, Wish, begin},
+    begin::{Begun, MaxWait, Waiting, Wish, begin},
     error::AcquireError,
     lines::Lines,
     permit::Permit,
@@ -41,7 +41,7 @@ impl Acquire {
     pub(crate) fn new(
         lines: &Arc<Lines>,
         charges: Result<Arc<[OwnedCharge]>, Error>,
-        max_wait: Duration,
+        max_wait: MaxWait,
     ) -> Self {
         Self {
             lines: Arc::clone(lines),
@@ -58,7 +58,7 @@ impl Acquire {
     /// Default: 30 s. With zero it does not wait, as [`try_acquire`](crate::RateLimiter::try_acquire).
     pub fn max_wait(mut self, wait: Duration) -> Self {
         if let State::Begins(wish) = &mut self.state {
-            wish.max_wait = wait;
+            wish.max_wait = MaxWait::For(wait);
         }
         self
     }

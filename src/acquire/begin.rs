@@ -6,7 +6,12 @@
 //! the store must be asked              begins a line, whose task awaits the reply
 //! ```
 
-use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use tokio::sync::oneshot;
 
@@ -20,7 +25,7 @@ use super::{
 };
 use crate::{
     charge::{OwnedCharge, Priority, Turn},
-    clock::Timestamp,
+    clock::{self, Timestamp},
     error::{Error, ErrorKind},
     task::timer::{sleep, timeout},
 };
@@ -31,7 +36,14 @@ pub(super) struct Wish {
     /// The charges, or why they cannot be made.
     pub charges: Result<Arc<[OwnedCharge]>, Error>,
     pub priority: Priority,
-    pub max_wait: Duration,
+    pub max_wait: MaxWait,
+}
+
+/// How long a caller waits at most.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum MaxWait {
+    For(Duration),
+    Until(Instant),
 }
 
 /// The future of a caller that waits.
@@ -46,6 +58,10 @@ pub(super) enum Begun {
 /// Begins to wait, or returns the turn.
 pub(super) fn begin(lines: &Arc<Lines>, wish: Wish) -> Begun {
     let came = ServerClock::now();
+    let wait = match wish.max_wait {
+        MaxWait::For(wait) => wait,
+        MaxWait::Until(deadline) => clock::time_until(deadline),
+    };
     let charges = match &wish.charges {
         Ok(charges) => Arc::clone(charges),
         Err(error) => return Begun::Done(Err(AcquireError::failed(error.clone()))),
@@ -53,15 +69,18 @@ pub(super) fn begin(lines: &Arc<Lines>, wish: Wish) -> Begun {
     if let Some(error) = impossible(&charges) {
         return Begun::Done(Err(error));
     }
+    if charges.is_empty() {
+        return decide_nothing(lines);
+    }
     if !lines.blocks.is_needed() {
-        return begin_unblocked(lines, &wish, charges, came);
+        return begin_unblocked(lines, wish.priority, charges, (came, wait));
     }
     let lines = Arc::clone(lines);
     Begun::Waits(Box::pin(async move {
         if let Some(error) = lines.blocked(&charges).await {
             return Err(error);
         }
-        match begin_unblocked(&lines, &wish, charges, came) {
+        match begin_unblocked(&lines, wish.priority, charges, (came, wait)) {
             Begun::Done(result) => result,
             Begun::Waits(waiting) => waiting.await,
         }
@@ -79,14 +98,14 @@ fn impossible(charges: &[OwnedCharge]) -> Option<AcquireError> {
 
 fn begin_unblocked(
     lines: &Arc<Lines>,
-    wish: &Wish,
+    priority: Priority,
     charges: Arc<[OwnedCharge]>,
-    came: Timestamp,
+    (came, max_wait): (Timestamp, Duration),
 ) -> Begun {
-    let key = LineKey::new(&charges, wish.priority);
-    let until = came + wish.max_wait;
+    let key = LineKey::new(&charges, priority);
+    let until = came + max_wait;
     let join = |line: &Arc<Line>| line.join(came, until, came);
-    let is_try = wish.max_wait.is_zero();
+    let is_try = max_wait.is_zero();
     if is_try {
         // It overtakes nobody.
         if let Some(away) = lines.with(&key, |line| line.first_turn(came)) {
@@ -98,10 +117,10 @@ fn begin_unblocked(
     } else if let Some((joined, line)) = lines.with(&key, |line| (join(line), Arc::clone(line))) {
         return wait(lines, line, joined, (came, until));
     }
-    let line = Arc::new(Line::new(key, charges, wish.priority));
+    let line = Arc::new(Line::new(key, charges, priority));
     let pace = match is_try {
         true => (Duration::ZERO, FIRST_POLL),
-        false => lines.pace(FIRST_POLL),
+        false => (line.clock.ahead(), FIRST_POLL),
     };
     let question = line.first_question(!is_try, pace);
     let mut reply = lines.store.take_turns(question);
@@ -125,7 +144,9 @@ fn begin_unblocked(
         Ok(turns) => turns,
         Err(error) => return Begun::Done(Err(AcquireError::failed(error).after(Duration::ZERO))),
     };
-    lines.clock.note(turns.now, came, ServerClock::now());
+    if turns.now > Timestamp::default() {
+        line.clock.note(turns.now, came, ServerClock::now());
+    }
     if let Some(turn) = turns.turns.pop() {
         return granted(lines, &line, turn, came);
     }
@@ -133,16 +154,34 @@ fn begin_unblocked(
         let away = turns.due.map(|due| due.since(turns.now));
         return Begun::Done(Err(AcquireError::too_long(away, line.policy())));
     }
+    let own = Arc::clone(&line);
     let ((joined, line), is_new) = lines.add(&line, |line| (join(line), Arc::clone(line)));
     if is_new {
         task::start(lines, &line, First::Replied(turns));
+    } else {
+        // Another caller was faster: this one has no place of its own. The store replies at once, as before.
+        let _ = lines
+            .store
+            .take_turns(own.question(0, came, pace))
+            .take_ready();
     }
     wait(lines, line, joined, (came, until))
 }
 
+/// Returns the turn of a caller without charges, which need not wait.
+fn decide_nothing(lines: &Arc<Lines>) -> Begun {
+    let (lines, deciding) = (Arc::clone(lines), lines.store.decide(&[]));
+    Begun::Waits(Box::pin(async move {
+        let decision = deciding.await.map_err(AcquireError::failed)?;
+        let start = decision.decided_at();
+        let grant = lines.grant(&[], Turn { start, decision });
+        Ok(grant.into_permit(Duration::ZERO))
+    }))
+}
+
 /// Returns a turn that was granted at once. It may start a little later.
 fn granted(lines: &Arc<Lines>, line: &Arc<Line>, turn: Turn, came: Timestamp) -> Begun {
-    let start = lines.clock.local(turn.start);
+    let start = line.clock.local(turn.start);
     let grant = lines.grant(&line.charges, turn);
     let now = ServerClock::now();
     if start <= now {

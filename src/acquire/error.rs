@@ -44,7 +44,8 @@ impl AcquireError {
 
     pub(super) fn too_long(retry_after: Option<Duration>, policy: Option<PolicyName>) -> Self {
         Self {
-            retry_after,
+            // A caller that tries again at once would do so again and again.
+            retry_after: retry_after.filter(|wait| !wait.is_zero()),
             policy,
             ..Self::new(AcquireErrorKind::TooLong)
         }

@@ -5,9 +5,8 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use smallvec::SmallVec;
 use tokio::sync::{Notify, oneshot};
 
-use super::{error::AcquireError, permit::Grant};
+use super::{error::AcquireError, permit::Grant, server_clock::ServerClock};
 use crate::{
-    algorithm::TokenBucket,
     charge::{Fingerprint, OwnedCharge, Priority, TurnRequest, WaitingCaller},
     clock::Timestamp,
     decision::{PolicyName, Ticket},
@@ -15,23 +14,36 @@ use crate::{
     task::Mutex,
 };
 
-/// Identifies a line: the priority, and policy and key, cost, limit and mode of each charge.
+/// Identifies a line by the priority and all charges.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct LineKey {
     priority: Priority,
-    charges: SmallVec<[(Fingerprint, u64, u64, bool); 2]>,
+    charges: SmallVec<[ChargeKey; 2]>,
+}
+
+/// Identifies a charge: callers under a changed limit wait in another line.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct ChargeKey {
+    key: Fingerprint,
+    units: u64,
+    /// Count, capacity and period.
+    quota: (u64, u64, Duration),
+    algorithm: &'static str,
+    is_shadow: bool,
 }
 
 impl LineKey {
     pub fn new(charges: &[OwnedCharge], priority: Priority) -> Self {
         let charges = charges.iter().map(|charge| {
             let charge = charge.borrow();
-            let (policy, counter) = (charge.policy(), charge.policy().counter());
-            let span = counter
-                .bucket()
-                .map_or_else(|| counter.limit(), TokenBucket::span);
-            let fingerprint = Fingerprint::of(policy, charge.key());
-            (fingerprint, charge.units(), span, charge.is_shadow())
+            let (policy, quota) = (charge.policy(), charge.policy().quota());
+            ChargeKey {
+                key: Fingerprint::of(policy, charge.key()),
+                units: charge.units(),
+                quota: (quota.count(), quota.capacity(), quota.period()),
+                algorithm: policy.algorithm_name(),
+                is_shadow: charge.is_shadow(),
+            }
         });
         Self {
             priority,
@@ -49,7 +61,11 @@ pub(super) struct Line {
     /// Identifies the queue in the store.
     queue: u64,
     /// Whether all charges are of buckets, so that units can be granted ahead.
-    is_of_buckets: bool,
+    pub is_of_buckets: bool,
+    /// Whether the callers wait for slots, which come back at a time that is not known.
+    pub has_slots: bool,
+    /// The clock of the server that has the keys.
+    pub clock: ServerClock,
     /// The time that each caller takes at the slowest rate.
     interval: Duration,
     state: Mutex<State>,
@@ -62,7 +78,9 @@ struct State {
     /// By the order in which they came.
     callers: BTreeMap<u64, Caller>,
     next_number: u64,
-    /// When the first caller is to have its turn, by the local clock.
+    /// Number of callers that are granted their turn, and have not had it.
+    granted: usize,
+    /// When the first caller behind them is to have its turn, by the local clock. `None` if that is not known.
     due: Option<Timestamp>,
     /// Whether slots may be free.
     may_be_free: bool,
@@ -91,12 +109,15 @@ impl Line {
             let bucket = charge.policy().counter().bucket();
             bucket.map(|bucket| bucket.micros_up(charge.units()))
         });
+        let mut slots = charges.iter().map(OwnedCharge::borrow);
         let interval = buckets.clone().flatten().max().unwrap_or(0);
         Self {
             key,
             priority,
             queue: Ticket::random().as_u64(),
             is_of_buckets: buckets.into_iter().all(|bucket| bucket.is_some()),
+            has_slots: slots.any(|charge| charge.ticket().is_some()),
+            clock: ServerClock::default(),
             interval: Duration::from_micros(interval),
             charges,
             state: Mutex::default(),
@@ -125,7 +146,7 @@ impl Line {
         let number = state.next_number;
         state.next_number += 1;
         state.callers.insert(number, Caller { came, until, turn });
-        if std::mem::take(&mut state.is_served) {
+        if std::mem::take(&mut state.is_served) || state.callers.len() == 1 {
             self.woken.notify_one();
         }
         Ok((number, receiver))
@@ -230,25 +251,29 @@ impl Line {
         }
     }
 
-    /// Notes when the first caller is to have its turn. Callers that do not wait so long get an error.
-    pub fn note_due(&self, due: Option<Timestamp>, now: Timestamp) {
+    /// Notes how many callers are granted their turn, and when the first one behind them is to have it. Callers that do not wait
+    /// so long get an error.
+    pub fn note_due(&self, granted: usize, due: Option<Timestamp>, now: Timestamp) {
         let mut state = self.state.lock();
-        (state.due, state.failure) = (due, None);
-        if due.is_none() {
+        (state.granted, state.failure) = (granted, None);
+        // Slots may be free at any time.
+        state.due = due.filter(|_| !self.has_slots);
+        if state.due.is_none() {
             return;
         }
         let late: Vec<u64> = state
             .callers
             .iter()
-            .take(TurnRequest::MAX_CALLERS)
             .enumerate()
+            .skip(granted)
+            .take(TurnRequest::MAX_CALLERS)
             .filter(|(place, (_, caller))| {
                 let turn = state.turn_of(*place, self.interval);
                 turn.is_some_and(|turn| turn > caller.until)
             })
             .map(|(_, (number, _))| *number)
             .collect();
-        let turn = state.turn_of(0, self.interval);
+        let turn = state.due;
         let late: Vec<Caller> = late
             .into_iter()
             .filter_map(|number| state.callers.remove(&number))
@@ -279,7 +304,10 @@ impl Line {
     /// Gives a turn to the first caller. Without one, everything is given back.
     pub fn hand_out(&self, mut grant: Grant) {
         loop {
-            let first = self.state.lock().callers.pop_first();
+            let mut state = self.state.lock();
+            state.granted = state.granted.saturating_sub(1);
+            let first = state.callers.pop_first();
+            drop(state);
             let Some((_, caller)) = first else {
                 return;
             };
@@ -318,7 +346,7 @@ impl Line {
 impl State {
     /// Returns when the caller at this place is to have its turn, by the local clock.
     fn turn_of(&self, place: usize, interval: Duration) -> Option<Timestamp> {
-        let place = u32::try_from(place).unwrap_or(u32::MAX);
-        Some(self.due? + interval.saturating_mul(place))
+        let behind = u32::try_from(place.checked_sub(self.granted)?).unwrap_or(u32::MAX);
+        Some(self.due? + interval.saturating_mul(behind))
     }
 }

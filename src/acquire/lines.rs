@@ -4,14 +4,12 @@ use std::{
     collections::{HashMap, hash_map::Entry},
     fmt,
     sync::Arc,
-    time::Duration,
 };
 
 use super::{
     error::AcquireError,
     line::{Line, LineKey},
     permit::Grant,
-    server_clock::ServerClock,
 };
 use crate::{
     block_check::BlockCheck,
@@ -29,7 +27,6 @@ pub(crate) struct Lines {
     pub(super) blocks: Arc<BlockCheck>,
     holds: Arc<HoldRegistry>,
     observer: DecisionObserver,
-    pub(super) clock: ServerClock,
     lines: Mutex<HashMap<LineKey, Arc<Line>>>,
 }
 
@@ -44,7 +41,6 @@ impl Lines {
             store,
             blocks,
             observer,
-            clock: ServerClock::default(),
             lines: Mutex::default(),
             holds,
         });
@@ -86,7 +82,7 @@ impl Lines {
     fn wake(&self, keys: &[Fingerprint]) {
         let lines = self.lines.lock();
         for line in lines.values() {
-            if line.slots().any(|key| keys.contains(&key)) {
+            if line.has_slots && line.slots().any(|key| keys.contains(&key)) {
                 line.wake();
             }
         }
@@ -136,11 +132,6 @@ impl Lines {
         };
         drop(self.grant(charges, turn));
         None
-    }
-
-    /// Returns how far ahead units are asked for, and after what time slots are.
-    pub(super) fn pace(&self, poll: Duration) -> (Duration, Duration) {
-        (self.clock.ahead(), poll)
     }
 }
 

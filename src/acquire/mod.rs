@@ -48,6 +48,9 @@
 //! | Redis is down | each instance goes on by the policy's [`OnOutage`](crate::OnOutage) setting, in its own order |
 //! | keys in several slots of a cluster, or a custom store without lines | callers wait in the order of their instance |
 //!
+//! A permit that nobody polls for holds its slots all the same: await it where the work is done. Each set of charges is a queue of its own,
+//! and each decision of a line reads all queues of its keys. So some hundred different sets may wait for one key, but not thousands.
+//!
 //! Policies that are [leased](crate::Consistency::Leased) are asked strictly. A [penalty](crate::policy) and
 //! [counted denials](crate::Policy::count_denied) do not count callers that wait. A leaky queue is asked without its queue.
 
@@ -61,6 +64,7 @@ mod server_clock;
 mod task;
 
 pub use self::acquire::{Acquire, AcquireCharges};
+pub(crate) use self::begin::MaxWait;
 pub use self::error::{AcquireError, AcquireErrorKind};
 pub(crate) use self::lines::Lines;
 pub use self::permit::Permit;

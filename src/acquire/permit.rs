@@ -102,8 +102,10 @@ impl Grant {
 
 impl Drop for Grant {
     fn drop(&mut self) {
-        if let Some(receipt) = self.receipt.take() {
-            self.holds.end(None, receipt.actual_cost(|_, _| 0));
+        if let Some(mut receipt) = self.receipt.take() {
+            // Later callers may have been granted the units behind: then these come back after them.
+            receipt.replace_policies(|charge| charge.policy().for_giving_back());
+            self.holds.give_back(receipt.actual_cost(|_, _| 0));
         }
     }
 }

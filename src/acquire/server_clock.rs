@@ -52,14 +52,16 @@ impl ServerClock {
                 present: None,
             };
         }
-        known.present = known.present.max(Some(difference));
-        // A clock that was set back shows at once: old differences would make each start late.
-        if known
-            .before
-            .is_some_and(|before| before > difference + JUMP)
-        {
-            (known.before, known.present) = (None, Some(difference));
+        // The true difference is at most that of a reply that took no time for its way back. If a known one is above, the clock
+        // was set back.
+        let most = difference.saturating_add_unsigned(took);
+        if known.before.is_some_and(|before| before > most) {
+            known.before = None;
         }
+        known.present = match known.present {
+            Some(present) if present <= most => Some(present.max(difference)),
+            _ => Some(difference),
+        };
     }
 
     /// Returns the local time at which the clock of the store shows `at` for sure.
@@ -84,7 +86,5 @@ impl ServerClock {
 
 /// Differences are kept for one to two such spans.
 const SPAN: Duration = Duration::from_secs(15);
-/// Microseconds by which no way back differs from another.
-const JUMP: i64 = 500_000;
 const LEAST_AHEAD: Duration = Duration::from_millis(10);
 const MOST_AHEAD: Duration = Duration::from_millis(50);

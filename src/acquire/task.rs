@@ -119,9 +119,11 @@ impl LineTask {
                         Ok(turns) => {
                             let now = ServerClock::now();
                             if turns.now > Timestamp::default() {
-                                self.lines.clock.note(turns.now, sent_at, now);
+                                self.line.clock.note(turns.now, sent_at, now);
                             }
                             self.take(turns, callers, now);
+                            // Replies of a store in process are always ready.
+                            tokio::task::yield_now().await;
                         }
                         Err(error) => self.fail(error),
                     }
@@ -176,8 +178,8 @@ impl LineTask {
 
     /// Takes the reply to a question for so many callers.
     fn take(&mut self, turns: Turns, callers: usize, now: Timestamp) {
-        let lines = Arc::clone(&self.lines);
-        let clock = &lines.clock;
+        let line = Arc::clone(&self.line);
+        let clock = &line.clock;
         let count = turns.turns.len();
         for turn in turns.turns {
             let start = clock.local(turn.start);
@@ -193,20 +195,28 @@ impl LineTask {
         let backoff = FIRST_BACKOFF * 2_u32.saturating_pow(self.in_vain.min(7));
         let due = turns.due.map(|due| clock.local(due));
         self.is_listed = due.is_some();
-        self.line.note_due(due, now);
-        let early = clock.ahead() * 6 / 10;
+        line.note_due(self.granted.len(), due, now);
+        let early = if line.is_of_buckets {
+            clock.ahead() * 6 / 10
+        } else {
+            Duration::ZERO
+        };
+        let slowly = (backoff * 50).min(LONGEST_BACKOFF);
         self.ask_at = Some(match due {
-            _ if turns.is_unavailable => now + backoff * 50,
+            _ if turns.is_unavailable => now + slowly,
+            None if count == 0 => now + slowly,
             None => now,
             Some(_) if count == callers => now,
-            // In vain again and again, it asks less often.
-            Some(due) => (due - early).max(
-                now + if self.in_vain > 2 {
+            Some(due) => {
+                // In vain again and again, it asks less often.
+                let least = if self.in_vain > 2 {
                     backoff
                 } else {
                     Duration::ZERO
-                },
-            ),
+                };
+                // A limit may be raised, or units be refunded.
+                (due - early).max(now + least).min(now + LONGEST_SLEEP)
+            }
         });
     }
 
@@ -230,12 +240,13 @@ impl LineTask {
         );
         if is_permanent {
             self.line.fail_all(&AcquireError::failed(error), now);
+            self.ask_at = Some(now);
             return;
         }
         self.line.note_failure(error);
         self.is_listed = true;
         let backoff = FIRST_BACKOFF * 50 * 2_u32.saturating_pow(self.in_vain.min(5));
-        self.ask_at = Some(now + backoff);
+        self.ask_at = Some(now + backoff.min(LONGEST_BACKOFF));
     }
 
     /// Hands out the turns that start now.
@@ -259,9 +270,11 @@ impl LineTask {
         self.ask_at = None;
         if let Some(error) = self.lines.blocked(&self.line.charges).await {
             self.line.fail_all(&error, now);
+            // The loop ends the line.
+            self.ask_at = Some(now);
             return;
         }
-        let pace = self.lines.pace(self.poll);
+        let pace = (self.line.clock.ahead(), self.poll);
         let question = self.line.question(self.granted.len(), now, pace);
         let callers = question.callers();
         if callers == 0 {
@@ -279,7 +292,7 @@ impl LineTask {
         self.granted.clear();
         if self.is_listed {
             self.is_listed = false;
-            let pace = self.lines.pace(self.poll);
+            let pace = (self.line.clock.ahead(), self.poll);
             let question = self.line.question(0, ServerClock::now(), pace);
             if question.callers() == 0 {
                 let _ = self.lines.store.take_turns(question).await;
@@ -289,6 +302,8 @@ impl LineTask {
 }
 
 const FIRST_BACKOFF: Duration = Duration::from_millis(1);
+const LONGEST_BACKOFF: Duration = Duration::from_millis(250);
+const LONGEST_SLEEP: Duration = Duration::from_secs(5);
 const FIRST_POLL: Duration = Duration::from_millis(20);
 const LEAST_POLL: Duration = Duration::from_millis(5);
 const MOST_POLL: Duration = Duration::from_millis(250);

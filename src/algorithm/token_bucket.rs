@@ -184,6 +184,14 @@ impl TokenBucket {
         }
     }
 
+    /// Returns the bucket as one whose charges are turns, so that only the last ones can be refunded.
+    pub(crate) fn with_turns(&self) -> Self {
+        Self {
+            depth: self.depth.min(self.span.saturating_sub(1)),
+            ..*self
+        }
+    }
+
     /// Returns whether requests beyond the depth wait in a queue.
     #[must_use]
     pub fn is_queue(&self) -> bool {

@@ -146,6 +146,11 @@ impl HoldRegistry {
         self.settler.settle_in_background(receipt);
     }
 
+    /// Settles a receipt that was never held, in the background.
+    pub fn give_back(&self, receipt: Receipt) {
+        self.settler.settle_in_background(receipt);
+    }
+
     /// Ends a hold without settling it.
     pub fn forget(&self, number: Option<u64>) {
         if let Some(number) = number {

@@ -7,9 +7,8 @@ use std::{
 
 use super::limiter::{RateLimiter, validate_charges};
 use crate::{
-    acquire::{Acquire, AcquireCharges},
+    acquire::{Acquire, AcquireCharges, MaxWait},
     charge::{Charge, OwnedCharge},
-    clock,
     error::Error,
     store::StoreFuture,
 };
@@ -39,7 +38,7 @@ impl RateLimiter {
     /// # }
     /// ```
     pub fn acquire<'a>(&self, charges: impl AcquireCharges<'a>) -> Acquire {
-        self.acquire_within(&charges, MAX_WAIT)
+        self.acquire_within(&charges, MaxWait::For(MAX_WAIT))
     }
 
     /// Makes all charges now, or returns an error at once. Overtakes nobody who waits for the same charges.
@@ -48,7 +47,7 @@ impl RateLimiter {
     ///
     /// As [`acquire`](Self::acquire).
     pub fn try_acquire<'a>(&self, charges: impl AcquireCharges<'a>) -> Acquire {
-        self.acquire_within(&charges, Duration::ZERO)
+        self.acquire_within(&charges, MaxWait::For(Duration::ZERO))
     }
 
     /// As [`acquire`](Self::acquire), until a time.
@@ -61,10 +60,10 @@ impl RateLimiter {
         deadline: Instant,
         charges: impl AcquireCharges<'a>,
     ) -> Acquire {
-        self.acquire_within(&charges, clock::time_until(deadline))
+        self.acquire_within(&charges, MaxWait::Until(deadline))
     }
 
-    fn acquire_within<'a>(&self, charges: &impl AcquireCharges<'a>, wait: Duration) -> Acquire {
+    fn acquire_within<'a>(&self, charges: &impl AcquireCharges<'a>, wait: MaxWait) -> Acquire {
         Acquire::new(&self.lines, waiting_form(charges.charges()), wait)
     }
 

@@ -72,6 +72,9 @@ impl LineBook {
                 *other == queue || entry.due + GRACE >= now && entry.due <= now + FURTHEST
             };
             line.queues.retain(is_present);
+            if line.queues.is_empty() && line.paused_until <= now {
+                self.lines.remove(&key);
+            }
         }
     }
 
@@ -173,7 +176,12 @@ impl LineBook {
                 let entry = Entry {
                     due,
                     class: request.priority.class(),
-                    step: steps[index],
+                    // Where it only keeps its place, it expects no units yet that others must leave.
+                    step: if waits_for.is_some_and(|(at, _)| at == index) {
+                        steps[index]
+                    } else {
+                        0
+                    },
                     callers: callers.len() as u64,
                     came: callers
                         .iter()

@@ -100,8 +100,8 @@ impl MemoryStore {
         let key = KeyRef::of(charge).fingerprint;
         self.shared.lines.lock().pause(key, now + length, now);
         if let Some(bucket) = charge.policy().counter().bucket() {
-            let tat =
-                (now + length).as_micros() + bucket.span() - bucket.micros_up(1).min(bucket.span());
+            let span = bucket.without_queue().span();
+            let tat = (now + length).as_micros() + span.saturating_sub(bucket.micros_up(1));
             self.amend(charge, |shard, key, now| shard.raise(bucket, key, tat, now));
         }
     }

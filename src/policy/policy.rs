@@ -434,6 +434,15 @@ impl Policy {
         }
     }
 
+    /// Returns the policy for turns that are given back: one that others are behind is kept until they are given back, too.
+    pub(crate) fn for_giving_back(&self) -> Self {
+        let mut policy = self.clone();
+        if let Ok(Counter::Bucket(bucket)) = &mut policy.counter {
+            *bucket = bucket.with_turns();
+        }
+        policy
+    }
+
     /// Returns the policy for callers that wait: their denials do not count, and they wait here and not in a queue of the policy.
     pub(crate) fn for_waiting(&self) -> Self {
         let mut policy = self.clone().count_denied(false);

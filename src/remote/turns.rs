@@ -10,7 +10,7 @@
 
 use std::sync::Arc;
 
-use redis::{Cmd, Value};
+use redis::{Cmd, RedisError, Value};
 
 use crate::{
     charge::{Charge, OwnedCharge, TurnRequest, Turns},
@@ -145,9 +145,17 @@ async fn run(
     command: impl Fn(fn(&Script, usize) -> Cmd) -> Cmd,
 ) -> Result<Value, Error> {
     match route::run_command(client, &command(Script::by_hash)).await {
-        Err(error) if error.kind() == ErrorKind::Script => {
+        // After any other error, a part may have been executed.
+        Err(error) if is_unknown_script(&error) => {
             route::run_command(client, &command(Script::by_text)).await
         }
         reply => reply,
     }
+}
+
+/// Returns whether the server does not have the script.
+fn is_unknown_script(error: &Error) -> bool {
+    let source = std::error::Error::source(error);
+    let source = source.and_then(|source| source.downcast_ref::<RedisError>());
+    source.is_some_and(|source| source.code() == Some("NOSCRIPT"))
 }

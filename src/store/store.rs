@@ -96,7 +96,7 @@ pub trait Store: Any + Debug + Send + Sync {
 
     /// Gives turns to the oldest callers of a queue, in their order, up to the first one that must wait longer.
     ///
-    /// Default: decides on the first caller alone, by [`decide`](Self::decide). Callers then wait in the order of this process,
+    /// Default: decides on the first caller alone, by [`decide`](Self::decide) of this store, which may wrap another. Callers then wait in the order of this process,
     /// and not of the fleet.
     ///
     /// # Errors
@@ -116,8 +116,11 @@ pub trait Store: Any + Debug + Send + Sync {
     ///
     /// By default [`InvalidConfig`](ErrorKind::InvalidConfig): the store cannot pause. Otherwise any kind that describes why
     /// nothing was paused.
-    fn pause(&self, _charge: &Charge<'_>, _length: Duration) -> StoreFuture<()> {
-        cannot("this store cannot pause keys")
+    fn pause(&self, charge: &Charge<'_>, length: Duration) -> StoreFuture<()> {
+        match self.inner() {
+            Some(inner) => inner.pause(charge, length),
+            None => cannot("this store cannot pause keys"),
+        }
     }
 
     /// Lowers what is left of a charge's quota to `remaining`. What is less stays.
@@ -126,11 +129,14 @@ pub trait Store: Any + Debug + Send + Sync {
     ///
     /// By default [`InvalidConfig`](ErrorKind::InvalidConfig): the store cannot lower it. Otherwise any kind that describes why
     /// nothing was lowered.
-    fn lower(&self, _charge: &Charge<'_>, _remaining: u64) -> StoreFuture<()> {
-        cannot("this store cannot lower what is left of a quota")
+    fn lower(&self, charge: &Charge<'_>, remaining: u64) -> StoreFuture<()> {
+        match self.inner() {
+            Some(inner) => inner.lower(charge, remaining),
+            None => cannot("this store cannot lower what is left of a quota"),
+        }
     }
 
-    /// Returns the store that this one wraps. The defaults of all other methods call it.
+    /// Returns the store that this one wraps. The defaults of all other methods but [`take_turns`](Self::take_turns) call it.
     ///
     /// Default: none.
     fn inner(&self) -> Option<&dyn Store> {

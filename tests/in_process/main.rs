@@ -13,6 +13,7 @@
     reason = "tests report what they measured, and their numbers are small"
 )]
 
+mod acquire;
 mod algorithm;
 mod builder;
 mod call;

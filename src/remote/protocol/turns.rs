@@ -141,7 +141,8 @@ pub(in crate::remote) fn pause(
     command.arg(micros);
     if let Some(bucket) = bucket {
         command.arg(bucket.quota_tag().to_be_bytes().as_slice());
-        command.arg(bucket.span().saturating_sub(bucket.micros_up(1)));
+        let span = bucket.without_queue().span();
+        command.arg(span.saturating_sub(bucket.micros_up(1)));
     }
     command
 }
