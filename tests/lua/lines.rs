@@ -105,13 +105,12 @@ async fn turns_in_redis_are_those_in_process() {
             let decisions = mine.decisions().into_iter().zip(theirs.decisions());
             for (caller, (mine, theirs)) in decisions.enumerate() {
                 let charges = request.charges(caller);
-                if let (Some(mine), Some(theirs)) =
-                    (Receipt::of(&charges, mine), Receipt::of(&charges, theirs))
+                if queue.policies.contains(&SLOTS)
+                    && let Some(mine) = Receipt::of(&charges, mine)
+                    && let Some(theirs) = Receipt::of(&charges, theirs)
                 {
-                    if queue.policies.contains(&SLOTS) {
-                        memory.hold(&mine);
-                        held.push((mine, theirs));
-                    }
+                    memory.hold(&mine);
+                    held.push((mine, theirs));
                 }
             }
         }
