@@ -140,7 +140,6 @@ impl<'a> Charge<'a> {
     }
 
     /// Returns the same charge under another policy, which must count in the same way.
-    #[cfg(feature = "redis")]
     pub(crate) fn under<'b>(&self, policy: &'b Policy) -> Charge<'b> {
         Charge {
             policy,

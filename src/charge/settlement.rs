@@ -252,7 +252,6 @@ impl Receipt {
     }
 
     /// Replaces the policies of charges by others, which must count in the same way.
-    #[cfg(feature = "redis")]
     pub(crate) fn replace_policies(&mut self, replacement: impl Fn(&Charge<'_>) -> Policy) {
         for settlement in &mut self.settlements {
             let charge = settlement.charge.borrow();
