@@ -481,7 +481,12 @@ async fn nothing_keeps_the_store_when_nothing_is_held() {
     tokio::task::yield_now().await;
     assert!(life.upgrade().is_some(), "it is held");
     drop(hold);
-    assert!(life.upgrade().is_none());
+    // The task may be about to sleep, for which it lets go of the store.
+    let dropped = Instant::now();
+    while life.upgrade().is_some() {
+        assert!(dropped.elapsed() < BRIEF_LEASE / 6, "it is kept");
+        tokio::task::yield_now().await;
+    }
 }
 
 /// A store of which every settlement after the first hangs.
