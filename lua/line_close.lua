@@ -29,7 +29,7 @@ if line_outcome <= ADMITTED and line_left > 0 then
         end
       end
     elseif due <= line_due and class < line_class then
-      -- Of more than ten units, one is for this class.
+      -- A lower class gets one unit after ten of a higher one.
       before = callers < 10 and callers or 10
     end
     if before > 0 then

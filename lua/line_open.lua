@@ -10,7 +10,7 @@
 --               fits later                waits: listed
 --               fits, but others of the line go before    waits: listed
 --
--- Who goes before: callers of a higher priority, and in the same priority those that came 10 ms earlier or more. A
+-- Callers of a higher priority go before, and in the same priority those that came 10 ms earlier or more. A
 -- queue that is not due by then does not expect the unit, so it does not block it, unless it waits for more units
 -- than this caller. Each unit that a higher priority gets while a lower one waits is worth a tenth of a unit for the
 -- lower one.
@@ -53,7 +53,7 @@ local line_argument = line_tickets + line_callers + 1
 local line_length = ARGV[line_argument + 1] + 0
 local line_keys = #KEYS - line_length
 local line_now, line_granted, line_outcome = now, 0, DENIED
--- Of the caller whose turn it is: when it can start, which charge it waits for, whether it is tried again then, and
+-- The caller whose turn it is: when it can start, which charge it waits for, whether it is tried again then, and
 -- whether others go before.
 local line_start, line_index = now, 1
 local is_ahead, is_blocked

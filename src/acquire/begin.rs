@@ -49,7 +49,7 @@ pub(crate) enum MaxWait {
 /// The future of a caller that waits.
 pub(super) type Waiting = Pin<Box<dyn Future<Output = Result<Permit, AcquireError>> + Send>>;
 
-/// What a caller has after it has asked.
+/// The result for a caller that has asked: its turn, an error, or a future.
 pub(super) enum Begun {
     Done(Result<Permit, AcquireError>),
     Waits(Waiting),
@@ -142,7 +142,7 @@ fn begin_unblocked(
     };
     let mut turns = match turns {
         Ok(turns) => turns,
-        Err(error) => return Begun::Done(Err(AcquireError::failed(error).after(Duration::ZERO))),
+        Err(error) => return Begun::Done(Err(AcquireError::failed(error))),
     };
     if turns.now > Timestamp::default() {
         line.clock.note(turns.now, came, ServerClock::now());

@@ -99,7 +99,7 @@ struct Caller {
     turn: oneshot::Sender<CallerResult>,
 }
 
-/// What a caller gets.
+/// The turn of a caller, or why it has none.
 pub(super) type CallerResult = Result<Grant, AcquireError>;
 
 impl Line {

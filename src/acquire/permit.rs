@@ -18,7 +18,7 @@ pub struct Permit {
     held: Held,
 }
 
-/// What happens to the charges at the end.
+/// The charges of a permit, by how they end.
 enum Held {
     /// Nothing.
     Kept(Option<Receipt>),

@@ -1,6 +1,6 @@
 //! Points in time by Tokio's clock.
 //!
-//! What waits by Tokio's timers measures by their clock, so that a test which pauses and advances it moves both together.
+//! Code that waits by Tokio's timers measures by their clock, so that a test that pauses and advances it moves both together.
 
 use std::{ops::Add, time::Duration};
 

@@ -20,7 +20,7 @@ pub(super) struct LineBook {
 struct KeyLine {
     queues: Vec<(u64, Entry)>,
     paused_until: Timestamp,
-    /// What is owed to lower priorities, in hundredths of a unit.
+    /// Units owed to lower priorities, in hundredths.
     owed: u64,
 }
 

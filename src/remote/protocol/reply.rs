@@ -157,7 +157,7 @@ pub(in crate::remote) fn parse<'a>(
 #[derive(Debug)]
 pub(in crate::remote) struct LineReply {
     pub decided_at: Timestamp,
-    /// Of each caller that has its turn: when it starts, and its part of the reply.
+    /// Start and part of the reply of each caller that has its turn.
     pub turns: Vec<(Timestamp, Reply)>,
     /// Why the next caller was not decided, if the server refused a command or a key holds a foreign value.
     pub error: Option<Error>,

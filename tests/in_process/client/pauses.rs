@@ -1,4 +1,4 @@
-//! What the API shows is obeyed: refusals pause the key, and limits lower what is left.
+//! Responses of the API are obeyed: refusals pause the key, and limits lower the quota that is left.
 
 use std::{
     error::Error,
