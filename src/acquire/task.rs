@@ -186,14 +186,15 @@ impl LineTask {
             let grant = self.lines.grant(&self.line.charges, turn);
             self.granted.push_back((start, grant));
         }
-        if count > 0 {
-            self.in_vain = 0;
-            self.note_pace(count, now);
-        } else {
-            self.in_vain += 1;
-        }
-        let backoff = FIRST_BACKOFF * 2_u32.saturating_pow(self.in_vain.min(7));
         let due = turns.due.map(|due| clock.local(due));
+        if count > 0 {
+            self.note_pace(count, now);
+        }
+        // A time to wait until is no refusal: whoever came after it anyway would find its turn taken.
+        let is_soon = due.is_none_or(|due| due <= now + clock.ahead());
+        let is_in_vain = count == 0 && (is_soon || turns.is_unavailable);
+        self.in_vain = if is_in_vain { self.in_vain + 1 } else { 0 };
+        let backoff = FIRST_BACKOFF * 2_u32.saturating_pow(self.in_vain.min(MOST_DOUBLINGS));
         self.is_listed = due.is_some();
         line.note_due(self.granted.len(), due, now);
         let early = if line.is_of_buckets {
@@ -302,6 +303,8 @@ impl LineTask {
 }
 
 const FIRST_BACKOFF: Duration = Duration::from_millis(1);
+/// To 8 ms: the line waits for a queue that is due for at most 20 ms.
+const MOST_DOUBLINGS: u32 = 3;
 const LONGEST_BACKOFF: Duration = Duration::from_millis(250);
 const LONGEST_SLEEP: Duration = Duration::from_secs(5);
 const FIRST_POLL: Duration = Duration::from_millis(20);

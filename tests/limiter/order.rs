@@ -188,6 +188,36 @@ async fn callers_that_give_up_cost_nobody_a_unit() {
     .await;
 }
 
+// Regression: a queue that had asked in vain for long slept on when its turn came, and others overtook it.
+#[tokio::test]
+async fn queue_behind_many_others_has_its_turn_on_time() {
+    let policy = Policy::new("fast", Quota::per_second(500).burst(1));
+    on_each_store(
+        |one, other, policy| async move {
+            let mut callers = Vec::new();
+            for (limiter, count) in [(&one, 100), (&other, 20), (&one, 100)] {
+                for _ in 0..count {
+                    let acquire = limiter.acquire(policy.charge(key()));
+                    callers.push(tokio::spawn(async move {
+                        let permit = acquire.await.expect("a turn");
+                        permit.decision().decided_at()
+                    }));
+                }
+                tokio::time::sleep(Duration::from_millis(30)).await;
+            }
+            let mut starts = Vec::new();
+            for caller in callers {
+                starts.push(caller.await.expect("no panic"));
+            }
+            let last = starts[100..120].iter().max().expect("some callers");
+            let earlier = starts[120..].iter().filter(|start| *start < last).count();
+            assert!(earlier <= 10, "{earlier} that came later went first");
+        },
+        policy,
+    )
+    .await;
+}
+
 // Regression: an ACL user that may not use hashes opened the breaker with its first caller that waited.
 #[tokio::test]
 async fn user_without_the_rights_of_lines_has_turns_without_an_order() {
