@@ -71,5 +71,5 @@ for i = 1, line_length do
     redis_pcall('PEXPIRE', line_key, ceil((latest - line_now) / 1000) + 60000)
   end
 end
-reply_length = reply_length + 1
-reply[reply_length] = line_due
+reply[reply_length + 1], reply[reply_length + 2] = line_due, line_index - 1
+reply_length = reply_length + 2

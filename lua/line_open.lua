@@ -26,8 +26,8 @@
 --        then the age of each caller in us, then 8 bytes for each: the ticket of its slots
 --        then GROUP, the number of charges, and the charges as in lua/decide.lua
 -- Reply  as in lua/decide.lua, but before the outcome of each request the time in us at which the caller starts; and
---        at the end the time in us at which the queue is to ask again, 0 if nobody waits. There is one request per
---        caller, up to the first that is not admitted
+--        at the end the time in us at which the queue is to ask again, 0 if nobody waits, and the index of the charge
+--        that it waits for. There is one request per caller, up to the first that is not admitted
 -- State  a hash per key: the queue -> 17 bytes, and 7 for each of up to 8 callers
 --
 --          0         7           8          15
@@ -41,7 +41,7 @@
 -- Example: a bucket of one unit a second, whose unit is taken until +400000. Times with a `+` are us after
 -- 1700000000000000.
 --   at +0  KEYS 't:{a}:p' 't:{a}:p#q'  ARGV 'queue-01' 1 10000 0 1 1  0  '--------'  '*' 1 'wAAAA' 1000000 1000000
---          -> +400000 (in vain), 0, 0, +400000, +400000: one caller waits, and asks again at +400000
+--          -> +400000 (in vain), 0, 0, +400000, +400000, 0: one caller waits, and asks again at +400000
 
 local LINE_GRACE, LINE_EPSILON, LINE_LISTED = 20000, 10000, 8
 local line_queue, line_class = ARGV[argument], ARGV[argument + 1] + 0

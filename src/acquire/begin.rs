@@ -1,9 +1,10 @@
 //! How a caller begins to wait, or need not.
 //!
 //! ```text
-//! others wait for the same charges     joins their line
-//! the store decides at once            has its turn, or begins a line
-//! the store must be asked              begins a line, whose task awaits the reply
+//! others wait for the same charges          joins their line
+//! enough lines ask, or wait for its keys    begins a line, which asks after them
+//! the store decides at once                 has its turn, or begins a line
+//! the store must be asked                   begins a line, whose task awaits the reply
 //! ```
 
 use std::{
@@ -118,15 +119,29 @@ fn begin_unblocked(
         return wait(lines, line, joined, (came, until));
     }
     let line = Arc::new(Line::new(key, charges, priority));
+    let is_full = lines.full(&line).is_some();
+    if is_full && is_try {
+        return Begun::Done(Err(AcquireError::too_long(None, line.policy())));
+    }
+    let first = lines.begin_question().filter(|_| !is_full);
+    if first.is_none() && !is_try {
+        let ((joined, line), is_new) = lines.add(&line, |line| (join(line), Arc::clone(line)));
+        if is_new {
+            task::start(lines, &line, First::Waits);
+        }
+        return wait(lines, line, joined, (came, until));
+    }
+    let is_listed = first.as_ref().is_some_and(|first| first.is_listed) && !is_try;
     let pace = match is_try {
         true => (Duration::ZERO, FIRST_POLL),
         false => (line.clock.ahead(), FIRST_POLL),
     };
-    let question = line.first_question(!is_try, pace);
+    let question = line.first_question((is_listed, !is_try), pace);
     let mut reply = lines.store.take_turns(question);
     let Some(turns) = reply.take_ready() else {
         let asked = Asked {
             callers: 1,
+            first,
             sent_at: came,
             reply,
         };
@@ -157,13 +172,10 @@ fn begin_unblocked(
     let own = Arc::clone(&line);
     let ((joined, line), is_new) = lines.add(&line, |line| (join(line), Arc::clone(line)));
     if is_new {
-        task::start(lines, &line, First::Replied(turns));
+        task::start(lines, &line, First::Replied(turns, is_listed));
     } else {
         // Another caller was faster: this one has no place of its own. The store replies at once, as before.
-        let _ = lines
-            .store
-            .take_turns(own.question(0, came, pace))
-            .take_ready();
+        let _ = lines.store.take_turns(own.last_question()).take_ready();
     }
     wait(lines, line, joined, (came, until))
 }

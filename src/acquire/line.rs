@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use smallvec::SmallVec;
 use tokio::sync::{Notify, oneshot};
 
-use super::{error::AcquireError, permit::Grant, server_clock::ServerClock};
+use super::{error::AcquireError, gates::GateKey, permit::Grant, server_clock::ServerClock};
 use crate::{
     charge::{Fingerprint, OwnedCharge, Priority, TurnRequest, WaitingCaller},
     clock::Timestamp,
@@ -82,8 +82,10 @@ struct State {
     granted: usize,
     /// When the first caller behind them is to have its turn, by the local clock. `None` if that is not known.
     due: Option<Timestamp>,
-    /// Whether slots may be free.
-    may_be_free: bool,
+    /// The index of the charge that the callers wait for.
+    waits_for: usize,
+    /// Whether slots may be free, or the line may ask now.
+    is_woken: bool,
     /// Whether each caller has been granted its turn, so that the next one must be asked for.
     is_served: bool,
     /// The error of the last question, if it had no reply.
@@ -123,6 +125,40 @@ impl Line {
             state: Mutex::default(),
             woken: Notify::new(),
         }
+    }
+
+    /// Returns a number that identifies the line.
+    pub fn number(&self) -> u64 {
+        self.queue
+    }
+
+    /// Returns where lines wait for the key of a charge.
+    pub fn gate(&self, index: usize) -> GateKey {
+        // A candidate's state is no charge.
+        let charge = self.key.charges.get(index).or(self.key.charges.first());
+        let key = charge.map_or(Fingerprint::EMPTY, |charge| charge.key);
+        (key, self.priority)
+    }
+
+    /// Returns how many lines ask for the key of a charge at the same time: as many as have their turns within one question.
+    pub fn room(&self, index: usize) -> usize {
+        let charge = self.charges.get(index).map(OwnedCharge::borrow);
+        let bucket = charge.as_ref().and_then(|charge| {
+            let bucket = charge.policy().counter().bucket()?;
+            Some(bucket.micros_up(charge.units()).max(1))
+        });
+        let turns = bucket.map_or(MOST_LINES, |micros| {
+            let ahead = self.clock.ahead().as_micros() / u128::from(micros);
+            usize::try_from(ahead).unwrap_or(MOST_LINES)
+        });
+        (LEAST_LINES + turns).min(MOST_LINES)
+    }
+
+    /// Returns when the first caller came that is not granted its turn yet.
+    pub fn first_came(&self) -> Option<Timestamp> {
+        let state = self.state.lock();
+        let first = state.callers.values().nth(state.granted);
+        first.map(|caller| caller.came)
     }
 
     /// Adds a caller at the end. Returns its number and its turn.
@@ -175,22 +211,21 @@ impl Line {
         Some(turn.since(now))
     }
 
-    /// Notes that slots may be free.
+    /// Notes that slots may be free, or that the line may ask now.
     pub fn wake(&self) {
-        self.state.lock().may_be_free = true;
+        self.state.lock().is_woken = true;
         self.woken.notify_one();
     }
 
-    /// Returns whether slots may be free since the last call.
+    /// Returns whether the line was woken since the last call.
     pub fn take_wake(&self) -> bool {
-        std::mem::take(&mut self.state.lock().may_be_free)
+        std::mem::take(&mut self.state.lock().is_woken)
     }
 
-    /// Returns a question for the callers behind those whose turn is granted already. Without such callers, it ends the place of
-    /// the queue.
+    /// Returns a question for the callers behind those whose turn is granted already, if they came `until` then.
     pub fn question(
         &self,
-        granted: usize,
+        (granted, until): (usize, Option<Timestamp>),
         now: Timestamp,
         (ahead, poll): (Duration, Duration),
     ) -> TurnRequest {
@@ -199,6 +234,7 @@ impl Line {
             .callers
             .values()
             .skip(granted)
+            .take_while(|caller| until.is_none_or(|until| caller.came <= until))
             .take(TurnRequest::MAX_CALLERS);
         let callers: SmallVec<[WaitingCaller; 2]> = callers
             .map(|caller| WaitingCaller {
@@ -208,16 +244,21 @@ impl Line {
             .collect();
         state.is_served = callers.is_empty();
         drop(state);
+        self.request(callers, ahead, poll)
+    }
+
+    /// Returns a question for nobody, which ends the place of the queue.
+    pub fn last_question(&self) -> TurnRequest {
         TurnRequest {
-            is_listed: !callers.is_empty(),
-            ..self.request(callers, ahead, poll)
+            is_listed: false,
+            ..self.request(SmallVec::new(), Duration::ZERO, Duration::ZERO)
         }
     }
 
     /// Returns a question for one caller that has just come.
     pub fn first_question(
         &self,
-        is_listed: bool,
+        (is_listed, may_wait): (bool, bool),
         (ahead, poll): (Duration, Duration),
     ) -> TurnRequest {
         let caller = WaitingCaller {
@@ -226,6 +267,7 @@ impl Line {
         };
         TurnRequest {
             is_listed,
+            may_wait,
             ..self.request(SmallVec::from_iter([caller]), ahead, poll)
         }
     }
@@ -248,13 +290,20 @@ impl Line {
             },
             poll,
             is_listed: true,
+            may_wait: true,
         }
     }
 
     /// Notes how many callers are granted their turn, and when the first one behind them is to have it. Callers that do not wait
     /// so long get an error.
-    pub fn note_due(&self, granted: usize, due: Option<Timestamp>, now: Timestamp) {
+    pub fn note_due(
+        &self,
+        granted: usize,
+        (due, waits_for): (Option<Timestamp>, usize),
+        now: Timestamp,
+    ) {
         let mut state = self.state.lock();
+        state.waits_for = waits_for;
         (state.granted, state.failure) = (granted, None);
         // Slots may be free at any time.
         state.due = due.filter(|_| !self.has_slots);
@@ -297,8 +346,17 @@ impl Line {
         let state = self.state.lock();
         match &state.failure {
             Some(failure) => AcquireError::failed(failure.clone()),
-            None => AcquireError::too_long(state.due.map(|due| due.since(now)), self.policy()),
+            None => {
+                let away = state.due.map(|due| due.since(now));
+                drop(state);
+                AcquireError::too_long(away, self.policy())
+            }
         }
+    }
+
+    /// Notes that no caller is granted its turn any more.
+    pub fn forget_granted(&self) {
+        self.state.lock().granted = 0;
     }
 
     /// Gives a turn to the first caller. Without one, everything is given back.
@@ -329,9 +387,10 @@ impl Line {
         }
     }
 
-    /// Returns the name of the first policy.
+    /// Returns the name of the policy that the callers wait for.
     pub fn policy(&self) -> Option<PolicyName> {
-        let charge = self.charges.first()?;
+        let waits_for = self.state.lock().waits_for;
+        let charge = self.charges.get(waits_for).or(self.charges.first())?;
         Some(*charge.borrow().policy().name())
     }
 
@@ -350,3 +409,7 @@ impl State {
         Some(self.due? + interval.saturating_mul(behind))
     }
 }
+
+/// The most lines that ask for one key at the same time, and how many more than have their turns soon.
+const MOST_LINES: usize = 16;
+const LEAST_LINES: usize = 2;

@@ -3,11 +3,17 @@
 use std::{
     collections::{HashMap, hash_map::Entry},
     fmt,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::{
     error::AcquireError,
+    gates::{Gates, MayAsk},
     line::{Line, LineKey},
     permit::Grant,
 };
@@ -27,7 +33,17 @@ pub(crate) struct Lines {
     pub(super) blocks: Arc<BlockCheck>,
     holds: Arc<HoldRegistry>,
     observer: DecisionObserver,
-    lines: Mutex<HashMap<LineKey, Arc<Line>>>,
+    book: Mutex<Book>,
+    /// Number of keys that lines wait for.
+    keys: AtomicUsize,
+    /// One for each first question that may be on its way.
+    first_questions: Arc<Semaphore>,
+}
+
+#[derive(Default)]
+struct Book {
+    lines: HashMap<LineKey, Arc<Line>>,
+    gates: Gates,
 }
 
 impl Lines {
@@ -41,7 +57,9 @@ impl Lines {
             store,
             blocks,
             observer,
-            lines: Mutex::default(),
+            book: Mutex::default(),
+            keys: AtomicUsize::new(0),
+            first_questions: Arc::new(Semaphore::new(MOST_QUESTIONS)),
             holds,
         });
         let weak = Arc::downgrade(&lines);
@@ -55,14 +73,14 @@ impl Lines {
 
     /// Runs `join` on the line with this key, if somebody waits there.
     pub(super) fn with<T>(&self, key: &LineKey, join: impl FnOnce(&Arc<Line>) -> T) -> Option<T> {
-        let lines = self.lines.lock();
-        lines.get(key).map(join)
+        let book = self.book.lock();
+        book.lines.get(key).map(join)
     }
 
     /// Adds a line, unless there is one. Runs `join` on it while it cannot end, and returns whether it is new.
     pub(super) fn add<T>(&self, line: &Arc<Line>, join: impl FnOnce(&Arc<Line>) -> T) -> (T, bool) {
-        let mut lines = self.lines.lock();
-        match lines.entry(line.key.clone()) {
+        let mut book = self.book.lock();
+        match book.lines.entry(line.key.clone()) {
             Entry::Occupied(entry) => (join(entry.get()), false),
             Entry::Vacant(entry) => (join(entry.insert(Arc::clone(line))), true),
         }
@@ -70,18 +88,61 @@ impl Lines {
 
     /// Removes a line, unless somebody waits there.
     pub(super) fn remove_if_empty(&self, line: &Arc<Line>) -> bool {
-        let mut lines = self.lines.lock();
+        let mut book = self.book.lock();
         let is_empty = line.is_empty();
         if is_empty {
-            lines.remove(&line.key);
+            book.lines.remove(&line.key);
+            book.gates.leave(line);
+            self.keys.store(book.gates.len(), Ordering::Relaxed);
         }
         is_empty
     }
 
+    /// Returns the index of a charge of the line for whose key enough lines ask.
+    pub(super) fn full(&self, line: &Line) -> Option<usize> {
+        if self.keys.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        self.book.lock().gates.full(line)
+    }
+
+    /// Lets a line wait for the key of one of its charges. Returns whether it may ask for it.
+    pub(super) fn enter(&self, line: &Arc<Line>, index: usize) -> bool {
+        let mut book = self.book.lock();
+        let may_ask = book.gates.enter(line, index);
+        self.keys.store(book.gates.len(), Ordering::Relaxed);
+        may_ask
+    }
+
+    /// Returns whether a line may ask. If others have older callers, it lets one of them ask instead.
+    pub(super) fn may_ask(&self, line: &Arc<Line>) -> MayAsk {
+        self.book.lock().gates.may_ask(line)
+    }
+
+    /// Begins the first question of a line. `None` while enough are on their way: a store without time for all of them would
+    /// be taken for one that is down.
+    pub(super) fn begin_question(&self) -> Option<FirstQuestion> {
+        let permit = Arc::clone(&self.first_questions).try_acquire_owned().ok()?;
+        Some(self.first_question(permit))
+    }
+
+    /// As [`begin_question`](Self::begin_question), once there is room.
+    pub(super) async fn wait_for_question(&self) -> Option<FirstQuestion> {
+        let permit = Arc::clone(&self.first_questions).acquire_owned().await;
+        Some(self.first_question(permit.ok()?))
+    }
+
+    fn first_question(&self, permit: OwnedSemaphorePermit) -> FirstQuestion {
+        FirstQuestion {
+            _permit: permit,
+            is_listed: self.first_questions.available_permits() >= MOST_QUESTIONS - MOST_LISTED,
+        }
+    }
+
     /// Lets the lines of keys whose slots were released ask again.
     fn wake(&self, keys: &[Fingerprint]) {
-        let lines = self.lines.lock();
-        for line in lines.values() {
+        let book = self.book.lock();
+        for line in book.lines.values() {
             if line.has_slots && line.slots().any(|key| keys.contains(&key)) {
                 line.wake();
             }
@@ -138,7 +199,20 @@ impl Lines {
 impl fmt::Debug for Lines {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Lines")
-            .field("lines", &self.lines.lock().len())
+            .field("lines", &self.book.lock().lines.len())
             .finish_non_exhaustive()
     }
 }
+
+// === FirstQuestion ===
+
+/// The first question of a line, until its reply.
+pub(super) struct FirstQuestion {
+    _permit: OwnedSemaphorePermit,
+    /// Whether its caller has a place in the line of the store if it must wait. Each of very many would be read by all others.
+    pub is_listed: bool,
+}
+
+/// The most first questions on their way, and how many of them are listed.
+const MOST_QUESTIONS: usize = 256;
+const MOST_LISTED: usize = 16;

@@ -57,6 +57,7 @@
 mod acquire;
 mod begin;
 mod error;
+mod gates;
 mod line;
 mod lines;
 mod permit;

@@ -24,7 +24,12 @@ use std::{
 use futures_util::FutureExt;
 
 use super::{
-    error::AcquireError, line::Line, lines::Lines, permit::Grant, server_clock::ServerClock,
+    error::AcquireError,
+    gates::MayAsk,
+    line::Line,
+    lines::{FirstQuestion, Lines},
+    permit::Grant,
+    server_clock::ServerClock,
 };
 use crate::{
     charge::Turns,
@@ -36,7 +41,10 @@ use crate::{
 
 /// A question whose reply is awaited.
 pub(super) struct Asked {
+    /// None if it ends the place in the line of the store.
     pub callers: usize,
+    /// If it is the first one of the line.
+    pub first: Option<FirstQuestion>,
     pub sent_at: Timestamp,
     pub reply: StoreFuture<Turns>,
 }
@@ -55,6 +63,7 @@ pub(super) fn start(lines: &Arc<Lines>, line: &Arc<Line>, first: First) {
             last_turn: None,
             in_vain: 0,
             is_listed: false,
+            first: None,
         };
         // A store that panics must not leave callers behind that wait for nobody.
         if AssertUnwindSafe(task.run(first))
@@ -73,7 +82,10 @@ pub(super) fn start(lines: &Arc<Lines>, line: &Arc<Line>, first: First) {
 /// The first question of a line.
 pub(super) enum First {
     Asked(Asked),
-    Replied(Turns),
+    /// With whether the caller has a place in the line of the store.
+    Replied(Turns, bool),
+    /// Others ask before.
+    Waits,
 }
 
 struct LineTask {
@@ -91,6 +103,8 @@ struct LineTask {
     in_vain: u32,
     /// Whether the queue may have a place in the line of the store.
     is_listed: bool,
+    /// Room for the first question, if it is not asked yet.
+    first: Option<FirstQuestion>,
 }
 
 enum Event {
@@ -103,29 +117,27 @@ impl LineTask {
     async fn run(mut self, first: First) {
         match first {
             First::Asked(asked) => self.asked = Some(asked),
-            First::Replied(turns) => {
+            First::Replied(turns, is_listed) => {
                 let now = ServerClock::now();
-                self.take(turns, 1, now);
+                self.take(turns, (1, is_listed), now);
+            }
+            First::Waits => {
+                self.first = self.lines.wait_for_question().await;
+                if let Some(index) = self.lines.full(&self.line) {
+                    self.lines.enter(&self.line, index);
+                }
+                self.ask_at = Some(ServerClock::now());
             }
         }
         loop {
             match self.event().await {
                 Event::Replied(reply) => {
-                    let asked = self.asked.take();
-                    let (callers, sent_at) = asked.map_or((0, ServerClock::now()), |asked| {
-                        (asked.callers, asked.sent_at)
-                    });
-                    match reply {
-                        Ok(turns) => {
-                            let now = ServerClock::now();
-                            if turns.now > Timestamp::default() {
-                                self.line.clock.note(turns.now, sent_at, now);
-                            }
-                            self.take(turns, callers, now);
-                            // Replies of a store in process are always ready.
-                            tokio::task::yield_now().await;
-                        }
-                        Err(error) => self.fail(error),
+                    if let Some(asked) = self.asked.take()
+                        && asked.callers > 0
+                    {
+                        self.replied(&asked, reply);
+                        // Replies of a store in process are always ready.
+                        tokio::task::yield_now().await;
                     }
                 }
                 Event::TimeHasCome => {}
@@ -141,7 +153,12 @@ impl LineTask {
                     // Its turns must be given back.
                     continue;
                 }
-                self.end_place().await;
+                self.granted.clear();
+                self.line.forget_granted();
+                self.end_place();
+                if self.asked.is_some() {
+                    continue;
+                }
                 if self.lines.remove_if_empty(&self.line) {
                     return;
                 }
@@ -176,8 +193,22 @@ impl LineTask {
         .await
     }
 
-    /// Takes the reply to a question for so many callers.
-    fn take(&mut self, turns: Turns, callers: usize, now: Timestamp) {
+    /// Takes the reply to a question.
+    fn replied(&mut self, asked: &Asked, reply: Result<Turns, Error>) {
+        let turns = match reply {
+            Ok(turns) => turns,
+            Err(error) => return self.fail(error),
+        };
+        let now = ServerClock::now();
+        if turns.now > Timestamp::default() {
+            self.line.clock.note(turns.now, asked.sent_at, now);
+        }
+        let is_listed = asked.first.as_ref().is_none_or(|first| first.is_listed);
+        self.take(turns, (asked.callers, is_listed), now);
+    }
+
+    /// Takes the turns for so many callers, and whether those that are left have a place in the line of the store.
+    fn take(&mut self, turns: Turns, (callers, is_listed): (usize, bool), now: Timestamp) {
         let line = Arc::clone(&self.line);
         let clock = &line.clock;
         let count = turns.turns.len();
@@ -195,8 +226,9 @@ impl LineTask {
         let is_in_vain = count == 0 && (is_soon || turns.is_unavailable);
         self.in_vain = if is_in_vain { self.in_vain + 1 } else { 0 };
         let backoff = FIRST_BACKOFF * 2_u32.saturating_pow(self.in_vain.min(MOST_DOUBLINGS));
-        self.is_listed = due.is_some();
-        line.note_due(self.granted.len(), due, now);
+        self.is_listed = due.is_some() && is_listed;
+        line.note_due(self.granted.len(), (due, turns.waits_for), now);
+        let may_ask = due.is_none() || self.lines.enter(&line, turns.waits_for);
         let early = if line.is_of_buckets {
             clock.ahead() * 6 / 10
         } else {
@@ -207,7 +239,8 @@ impl LineTask {
             _ if turns.is_unavailable => now + slowly,
             None if count == 0 => now + slowly,
             None => now,
-            Some(_) if count == callers => now,
+            // It gets a place in the line, or gives it up.
+            Some(_) if count == callers || !may_ask || !is_listed => now,
             Some(due) => {
                 // In vain again and again, it asks less often.
                 let least = if self.in_vain > 2 {
@@ -246,7 +279,7 @@ impl LineTask {
         }
         self.line.note_failure(error);
         self.is_listed = true;
-        let backoff = FIRST_BACKOFF * 50 * 2_u32.saturating_pow(self.in_vain.min(5));
+        let backoff = FIRST_BACKOFF * 5 * 2_u32.saturating_pow(self.in_vain.min(6));
         self.ask_at = Some(now + backoff.min(LONGEST_BACKOFF));
     }
 
@@ -275,29 +308,40 @@ impl LineTask {
             self.ask_at = Some(now);
             return;
         }
+        let until = match self.lines.may_ask(&self.line) {
+            MayAsk::No => {
+                self.first = None;
+                return self.end_place();
+            }
+            MayAsk::Until(until) => Some(until),
+            MayAsk::Yes => None,
+        };
         let pace = (self.line.clock.ahead(), self.poll);
-        let question = self.line.question(self.granted.len(), now, pace);
+        let callers = (self.granted.len(), until);
+        let mut question = self.line.question(callers, now, pace);
         let callers = question.callers();
         if callers == 0 {
             return;
         }
+        let first = self.first.take();
+        question.is_listed = first.as_ref().is_none_or(|first| first.is_listed);
         self.asked = Some(Asked {
             callers,
+            first,
             sent_at: now,
             reply: self.lines.store.take_turns(question),
         });
     }
 
-    /// Ends the place of the queue, after its callers have left.
-    async fn end_place(&mut self) {
-        self.granted.clear();
-        if self.is_listed {
-            self.is_listed = false;
-            let pace = (self.line.clock.ahead(), self.poll);
-            let question = self.line.question(0, ServerClock::now(), pace);
-            if question.callers() == 0 {
-                let _ = self.lines.store.take_turns(question).await;
-            }
+    /// Ends the place of the queue in the line of the store.
+    fn end_place(&mut self) {
+        if std::mem::take(&mut self.is_listed) {
+            self.asked = Some(Asked {
+                callers: 0,
+                first: None,
+                sent_at: ServerClock::now(),
+                reply: self.lines.store.take_turns(self.line.last_question()),
+            });
         }
     }
 }

@@ -54,8 +54,10 @@ pub struct TurnRequest {
     pub(crate) ahead: Duration,
     /// After what time the queue asks again for slots.
     pub(crate) poll: Duration,
-    /// Whether callers that are left wait, and so have a place in the line.
+    /// Whether callers that are left have a place in the line.
     pub(crate) is_listed: bool,
+    /// Whether callers can wait, also for a store that has no time.
+    pub(crate) may_wait: bool,
 }
 
 /// A caller that waits.
@@ -111,6 +113,7 @@ impl TurnRequest {
             ahead,
             poll: Duration::from_millis(7),
             is_listed: !ages.is_empty(),
+            may_wait: true,
         }
     }
 
@@ -144,6 +147,8 @@ pub struct Turns {
     pub(crate) is_unavailable: bool,
     /// When to ask for the callers that are left, by the clock of the store.
     pub(crate) due: Option<Timestamp>,
+    /// The index of the charge that they wait for.
+    pub(crate) waits_for: usize,
 }
 
 /// The turn of one caller: its charges were made.
@@ -183,6 +188,7 @@ impl Turns {
             turns: SmallVec::new(),
             is_unavailable: decision.outcome() == Outcome::Unavailable,
             due: None,
+            waits_for: 0,
         };
         if decision.is_allowed() {
             let start = decision.delay().map_or(now, |delay| now + delay);
@@ -193,24 +199,29 @@ impl Turns {
             turns.turns.push(Turn { start, decision });
             turns.due = (request.callers.len() > 1).then_some(now);
         } else {
-            turns.due = Some(retry_of(&decision, request.poll));
+            let (due, waits_for) = retry_of(&decision, request.poll);
+            (turns.due, turns.waits_for) = (Some(due), waits_for);
         }
         turns
     }
 }
 
-/// Returns when a denied request can succeed, by the clock of its decision.
-fn retry_of(decision: &Decision, poll: Duration) -> Timestamp {
+/// Returns when a denied request can succeed, by the clock of its decision, and the index of the charge that it waits for.
+fn retry_of(decision: &Decision, poll: Duration) -> (Timestamp, usize) {
     let now = decision.decided_at();
-    let mut latest = now;
-    for state in decision.enforced_states() {
-        match state.retry() {
+    let (mut latest, mut index) = (now, 0);
+    for (at, state) in decision.states().iter().enumerate() {
+        let retry = match state.retry() {
             // Slots come back at a time that is not known.
-            Retry::At(at) if at <= now => latest = latest.max(now + poll),
-            Retry::At(at) => latest = latest.max(at),
-            Retry::Never | Retry::Now => {}
+            Retry::At(retry) if retry <= now => now + poll,
+            Retry::At(retry) => retry,
+            Retry::Never | Retry::Now => continue,
+        };
+        if !state.is_shadow() && retry > latest {
+            (latest, index) = (retry, at);
         }
     }
     // Without a reason to wait, the store could not decide.
-    if latest > now { latest } else { now + poll }
+    let due = if latest > now { latest } else { now + poll };
+    (due, index)
 }

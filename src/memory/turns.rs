@@ -82,7 +82,7 @@ impl MemoryStore {
                 Err((at, first)) => {
                     caller.start = first;
                     let due = book.due(keys[at], &caller, now);
-                    turns.due = Some(due);
+                    (turns.due, turns.waits_for) = (Some(due), at);
                     waits_for = request.is_listed.then_some((at, due));
                     break;
                 }

@@ -57,6 +57,8 @@ impl Node {
                     }
                     Ok(turns)
                 }
+                // Whoever can wait asks again: a decision without the server could admit too much.
+                Err(error) if request.may_wait && is_late(&error) && !guard.is_open() => Err(error),
                 Err(error) => {
                     let charges = request.charges_of(0);
                     let decision = guard.conclude(Err(error), &mut charges.iter().copied());
@@ -151,6 +153,11 @@ async fn run(
         }
         reply => reply,
     }
+}
+
+/// Returns whether the server had no time for the question.
+fn is_late(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Overloaded | ErrorKind::Timeout(_))
 }
 
 /// Returns whether the server does not have the script.

@@ -218,6 +218,50 @@ async fn queue_behind_many_others_has_its_turn_on_time() {
     .await;
 }
 
+// Regression: each of 1,000 sets of charges had a place of its own in the line of the key that they share, and asked by itself.
+#[tokio::test]
+async fn thousand_users_of_one_key_are_few_queues_at_the_store() {
+    let server = Server::start();
+    let global = Policy::new("global", Quota::per_second(400).burst(1));
+    let user = Policy::new("user", Quota::per_second(5));
+    let builder = RateLimiter::builder()
+        .policy(global.clone())
+        .policy(user.clone());
+    let limiter = builder.redis(server.url()).build();
+    let limiter = limiter.expect("a usable limiter");
+    drop(limiter.acquire(global.charge(key())).await.expect("room"));
+    let callers: Vec<_> = (0..USERS)
+        .map(|number| {
+            let charges = [global.charge(key()), user.charge(Key::from(number))];
+            let acquire = limiter.acquire(&charges);
+            tokio::spawn(async move {
+                let permit = acquire.await.expect("a turn");
+                permit.decision().decided_at().as_micros()
+            })
+        })
+        .collect();
+    let mut most = 0;
+    while callers.iter().any(|caller| !caller.is_finished()) {
+        for line in server.keys().iter().filter(|key| key.ends_with("#q")) {
+            let places = server.command(&["HLEN", line]);
+            most = most.max(redis::from_redis_value(places).expect("a number"));
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let mut starts = Vec::new();
+    for caller in callers {
+        starts.push(caller.await.expect("no panic"));
+    }
+    starts.sort_unstable();
+    let gaps = starts.windows(2).map(|pair| pair[1] - pair[0]);
+    assert!(gaps.min() >= Some(2_500), "{starts:?}");
+    assert!((1..=40_u64).contains(&most), "{most} queues");
+    let calls = server.command_calls()["evalsha"];
+    assert!(calls < 4 * USERS, "{calls} calls");
+}
+
+const USERS: u64 = 1_000;
+
 // Regression: an ACL user that may not use hashes opened the breaker with its first caller that waited.
 #[tokio::test]
 async fn user_without_the_rights_of_lines_has_turns_without_an_order() {

@@ -947,7 +947,7 @@ async fn server_counts_by_its_own_time() {
     );
 }
 
-const ACQUIRE_HASH: &str = "92af4a931594f7cd787e6e5a24c3e73bff5a69dd";
+const ACQUIRE_HASH: &str = "4e9a91ef3de318abbbd4d04c72fa9b3e767eeca9";
 const PAUSE_HASH: &str = "6ca9f323ad1f51099cb266fad146059e52f71c91";
 const RULES_HASH: &str = "32d1270a0dd051bd5567f52ff8941d9f197a7b3b";
 const TOP_KEYS_HASH: &str = "7c7309fe2a061ec89397311d906f02786ea074d2";

@@ -163,6 +163,8 @@ pub(in crate::remote) struct LineReply {
     pub error: Option<Error>,
     /// When to ask again, if callers are left.
     pub due: Option<Timestamp>,
+    /// The index of the charge that they wait for.
+    pub waits_for: usize,
 }
 
 /// Parses the reply to a question for so many callers, each with charges of these [`Request::reply_lens`].
@@ -187,6 +189,7 @@ pub(in crate::remote) fn parse_line(
         turns: Vec::new(),
         error: None,
         due: None,
+        waits_for: 0,
     };
     for _ in 0..callers {
         let start = Timestamp::from_micros(integers.next()?);
@@ -204,6 +207,7 @@ pub(in crate::remote) fn parse_line(
     line.due = Some(integers.next()?)
         .filter(|due| *due > 0)
         .map(Timestamp::from_micros);
+    line.waits_for = usize::try_from(integers.next()?).map_err(|_| malformed())?;
     if integers.packed.is_empty() {
         Ok(line)
     } else {

@@ -115,6 +115,7 @@ impl TurnsCall {
             turns: turns.collect::<Result<_, Error>>()?,
             is_unavailable: false,
             due: line.due,
+            waits_for: line.waits_for,
         })
     }
 }

@@ -1,0 +1,180 @@
+//! Which lines of this process may ask the store.
+//!
+//! Callers with different charges have different lines, also if they all wait for one key. If each of them asked by itself, a
+//! store would have an entry for each, and read them all in each decision. So only a few lines ask for a key at a time: those
+//! whose callers came first. The others wait here.
+//!
+//! ```text
+//! a line's first question --> the store lets it wait for a key --> few others ask for that key: it asks
+//!                                                              '-> it waits until one of those has had its turns
+//! ```
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
+
+use super::line::Line;
+use crate::{
+    charge::{Fingerprint, Priority},
+    clock::Timestamp,
+};
+
+/// A key that lines wait for, and their priority.
+pub(super) type GateKey = (Fingerprint, Priority);
+
+/// The lines that wait for keys.
+#[derive(Debug, Default)]
+pub(super) struct Gates {
+    gates: HashMap<GateKey, Gate>,
+    /// Where each line waits, by its number.
+    places: HashMap<u64, Place>,
+}
+
+/// The lines that wait for one key.
+#[derive(Debug, Default)]
+struct Gate {
+    /// Number of lines that ask.
+    asking: usize,
+    /// The others, by the time at which their first caller came, and their number.
+    waiting: BTreeMap<(Timestamp, u64), Arc<Line>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    gate: GateKey,
+    /// The time under which the line waits. `None` if it asks.
+    waits: Option<Timestamp>,
+}
+
+/// Whether a line may ask now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum MayAsk {
+    No,
+    /// For callers that came until then: other lines have older ones.
+    Until(Timestamp),
+    Yes,
+}
+
+impl Gates {
+    /// Returns the number of keys that lines wait for.
+    pub fn len(&self) -> usize {
+        self.gates.len()
+    }
+
+    /// Returns the index of a charge of the line for whose key enough lines ask.
+    pub fn full(&self, line: &Line) -> Option<usize> {
+        (0..line.charges.len()).find(|index| {
+            let gate = self.gates.get(&line.gate(*index));
+            gate.is_some_and(|gate| gate.asking >= line.room(*index))
+        })
+    }
+
+    /// Lets a line wait for the key of one of its charges. Returns whether it may ask for it.
+    pub fn enter(&mut self, line: &Arc<Line>, index: usize) -> bool {
+        let gate = line.gate(index);
+        match self.places.get(&line.number()) {
+            Some(place) if place.gate == gate => return place.waits.is_none(),
+            Some(_) => self.leave(line),
+            None => {}
+        }
+        let row = self.gates.entry(gate).or_default();
+        let waits = if row.asking < line.room(index) {
+            row.asking += 1;
+            None
+        } else {
+            Some(row.wait(line))
+        };
+        self.places.insert(line.number(), Place { gate, waits });
+        waits.is_none()
+    }
+
+    /// Returns whether a line may ask. If others have older callers, it lets one of them ask instead.
+    pub fn may_ask(&mut self, line: &Arc<Line>) -> MayAsk {
+        let Some(place) = self.places.get(&line.number()).copied() else {
+            return MayAsk::Yes;
+        };
+        if place.waits.is_some() {
+            return MayAsk::No;
+        }
+        let Some(next) = self.oldest_waiting(place.gate) else {
+            return MayAsk::Yes;
+        };
+        if line.first_came().is_some_and(|first| first <= next) {
+            return MayAsk::Until(next);
+        }
+        let row = self.gates.entry(place.gate).or_default();
+        row.asking -= 1;
+        let waits = Some(row.wait(line));
+        self.places.insert(line.number(), Place { waits, ..place });
+        self.open_next(place.gate);
+        MayAsk::No
+    }
+
+    /// Ends the wait of a line.
+    pub fn leave(&mut self, line: &Line) {
+        let Some(place) = self.places.remove(&line.number()) else {
+            return;
+        };
+        let Some(row) = self.gates.get_mut(&place.gate) else {
+            return;
+        };
+        match place.waits {
+            Some(came) => {
+                row.waiting.remove(&(came, line.number()));
+            }
+            None => {
+                row.asking -= 1;
+                self.open_next(place.gate);
+            }
+        }
+        let is_empty = |row: &Gate| row.asking == 0 && row.waiting.is_empty();
+        if self.gates.get(&place.gate).is_some_and(is_empty) {
+            self.gates.remove(&place.gate);
+        }
+    }
+
+    /// Lets the line ask whose first caller came first.
+    fn open_next(&mut self, gate: GateKey) {
+        if self.oldest_waiting(gate).is_none() {
+            return;
+        }
+        let row = self.gates.entry(gate).or_default();
+        if let Some(((_, number), line)) = row.waiting.pop_first() {
+            row.asking += 1;
+            self.places.insert(number, Place { gate, waits: None });
+            line.wake();
+        }
+    }
+
+    /// Returns when the first caller of the waiting lines came. Lines whose first callers have left are put in order.
+    fn oldest_waiting(&mut self, gate: GateKey) -> Option<Timestamp> {
+        let row = self.gates.get_mut(&gate)?;
+        loop {
+            let ((came, number), line) = row.waiting.pop_first()?;
+            match line.first_came() {
+                // Its task ends it.
+                None => {
+                    self.places.remove(&number);
+                }
+                Some(first) if first > came => {
+                    let waits = Some(row.wait(&line));
+                    self.places.insert(number, Place { gate, waits });
+                }
+                Some(_) => {
+                    row.waiting.insert((came, number), line);
+                    return Some(came);
+                }
+            }
+        }
+    }
+}
+
+impl Gate {
+    /// Adds a line, and returns the time under which it waits.
+    fn wait(&mut self, line: &Arc<Line>) -> Timestamp {
+        let came = line.first_came().unwrap_or_default();
+        self.waiting.insert((came, line.number()), Arc::clone(line));
+        came
+    }
+}
