@@ -47,7 +47,7 @@
 --                                       read --> compute --> record --+    one write is refused?  undo all --> reply
 --
 -- src/remote/protocol/script.rs replaces each include('x.lua') by the text of that file, and drops comments. The
--- files of the line (line_open.lua and others) are in the script for callers that wait, and left out of this one. The
+-- files of the line (line_open.lua and others) are in the scripts for callers that wait, and left out of this one. The
 -- algorithms are branches and not functions, because to create and call functions took a quarter of the time that a
 -- decision costs the server. The script has no shebang and uses no library but math, string, struct and table, so that
 -- Redis 6.2 and compatible servers run it.

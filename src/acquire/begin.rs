@@ -118,7 +118,7 @@ fn begin_unblocked(
     } else if let Some((joined, line)) = lines.with(&key, |line| (join(line), Arc::clone(line))) {
         return wait(lines, line, joined, (came, until));
     }
-    let line = Arc::new(Line::new(key, charges, priority));
+    let line = Arc::new(Line::new((lines.queue(), key), charges, priority));
     let is_full = lines.full(&line).is_some();
     if is_full && is_try {
         return Begun::Done(Err(AcquireError::too_long(None, line.policy())));

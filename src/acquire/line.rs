@@ -105,7 +105,11 @@ struct Caller {
 pub(super) type CallerResult = Result<Grant, AcquireError>;
 
 impl Line {
-    pub fn new(key: LineKey, charges: Arc<[OwnedCharge]>, priority: Priority) -> Self {
+    pub fn new(
+        (queue, key): (u64, LineKey),
+        charges: Arc<[OwnedCharge]>,
+        priority: Priority,
+    ) -> Self {
         let buckets = charges.iter().map(|charge| {
             let charge = charge.borrow();
             let bucket = charge.policy().counter().bucket();
@@ -116,7 +120,7 @@ impl Line {
         Self {
             key,
             priority,
-            queue: Ticket::random().as_u64(),
+            queue,
             is_of_buckets: buckets.into_iter().all(|bucket| bucket.is_some()),
             has_slots: slots.any(|charge| charge.ticket().is_some()),
             clock: ServerClock::default(),

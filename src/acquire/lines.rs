@@ -4,8 +4,8 @@ use std::{
     collections::{HashMap, hash_map::Entry},
     fmt,
     sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
+        Arc, OnceLock, Weak,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
 };
 
@@ -19,10 +19,10 @@ use super::{
 };
 use crate::{
     block_check::BlockCheck,
-    charge::{Fingerprint, OwnedCharge, Receipt, Turn},
-    decision::Decision,
+    charge::{OwnedCharge, Receipt, Turn},
+    decision::{Decision, Ticket},
     hold::HoldRegistry,
-    store::{Store, StoreFuture},
+    store::{OnSlotMessage, SlotMessage, Store, StoreFuture},
     task::Mutex,
     telemetry::DecisionObserver,
 };
@@ -36,6 +36,12 @@ pub(crate) struct Lines {
     book: Mutex<Book>,
     /// Number of keys that lines wait for.
     keys: AtomicUsize,
+    /// The upper half of the numbers of its queues.
+    queues: u32,
+    this: Weak<Self>,
+    /// Receives messages about slots, once somebody has waited for one.
+    on_message: OnceLock<Arc<OnSlotMessage>>,
+    has_messages: AtomicBool,
     /// One for each first question that may be on its way.
     first_questions: Arc<Semaphore>,
 }
@@ -53,7 +59,11 @@ impl Lines {
         holds: Arc<HoldRegistry>,
         observer: DecisionObserver,
     ) -> Arc<Self> {
-        let lines = Arc::new(Self {
+        let lines = Arc::new_cyclic(|this| Self {
+            queues: Ticket::random().as_u64() as u32,
+            this: Weak::clone(this),
+            on_message: OnceLock::new(),
+            has_messages: AtomicBool::new(false),
             store,
             blocks,
             observer,
@@ -64,8 +74,8 @@ impl Lines {
         });
         let weak = Arc::downgrade(&lines);
         lines.holds.on_release(move |keys| {
-            if let Some(lines) = weak.upgrade() {
-                lines.wake(keys);
+            if let Some(lines) = weak.upgrade().filter(|lines| !lines.has_messages()) {
+                lines.wake(|line| line.slots().any(|key| keys.contains(&key)));
             }
         });
         lines
@@ -108,6 +118,9 @@ impl Lines {
 
     /// Lets a line wait for the key of one of its charges. Returns whether it may ask for it.
     pub(super) fn enter(&self, line: &Arc<Line>, index: usize) -> bool {
+        if line.has_slots {
+            self.listen();
+        }
         let mut book = self.book.lock();
         let may_ask = book.gates.enter(line, index);
         self.keys.store(book.gates.len(), Ordering::Relaxed);
@@ -139,14 +152,49 @@ impl Lines {
         }
     }
 
-    /// Lets the lines of keys whose slots were released ask again.
-    fn wake(&self, keys: &[Fingerprint]) {
+    /// Lets lines that wait for slots ask again.
+    fn wake(&self, is_meant: impl Fn(&Line) -> bool) {
         let book = self.book.lock();
-        for line in book.lines.values() {
-            if line.has_slots && line.slots().any(|key| keys.contains(&key)) {
-                line.wake();
-            }
+        let mut lines = book.lines.values();
+        while let Some(line) = lines.find(|line| line.has_slots && is_meant(line)) {
+            line.wake();
         }
+    }
+
+    /// Returns whether the store sends messages about slots.
+    pub(super) fn has_messages(&self) -> bool {
+        self.has_messages.load(Ordering::Relaxed)
+    }
+
+    /// Listens to messages about slots from now on.
+    fn listen(&self) {
+        self.on_message.get_or_init(|| {
+            let lines = Weak::clone(&self.this);
+            let on_message: Arc<OnSlotMessage> = Arc::new(move |message| {
+                if let Some(lines) = lines.upgrade() {
+                    lines.received(message);
+                }
+            });
+            self.store
+                .listen_for_slots(self.queues, Arc::downgrade(&on_message));
+            on_message
+        });
+    }
+
+    fn received(&self, message: SlotMessage) {
+        match message {
+            SlotMessage::Began => {
+                self.has_messages.store(true, Ordering::Relaxed);
+                self.wake(|_| true);
+            }
+            SlotMessage::Ended => self.has_messages.store(false, Ordering::Relaxed),
+            SlotMessage::Freed(queue) => self.wake(|line| line.number() == queue),
+        }
+    }
+
+    /// Returns the number of a new queue.
+    pub(super) fn queue(&self) -> u64 {
+        u64::from(self.queues) << 32 | Ticket::random().as_u64() >> 32
     }
 
     /// Returns the turn of a caller, and shows its decision to the observer.
@@ -157,7 +205,10 @@ impl Lines {
             let mut decided = StoreFuture::ready(Ok(decision.clone()));
             self.observer.observe(&borrowed, &mut decided);
         }
-        let receipt = Receipt::of(&borrowed, &decision);
+        let mut receipt = Receipt::of(&borrowed, &decision);
+        if let Some(receipt) = &mut receipt {
+            receipt.mark_waking();
+        }
         Grant::new(decision, receipt, &self.holds)
     }
 

@@ -38,8 +38,11 @@
 //! # In one instance, and over a fleet
 //!
 //! Callers that wait for the same charges form one queue per instance. A store in Redis has one entry per queue, and grants units
-//! up to 10 ms before they can be used, or two round trips and 2 ms if that is more, but at most 50 ms. So a bucket without a burst loses no time between two
-//! calls, and one call to Redis can fetch several turns.
+//! up to 10 ms before they can be used, or two round trips and 2 ms if that is more, but at most 50 ms. So a bucket without a
+//! burst loses no time between two calls, and one call to Redis can fetch several turns.
+//!
+//! Each set of charges is a queue of its own, such as one key for all and one for each user. Of the queues of an instance that wait
+//! for one key, only 2 to 16 ask the store at a time: those whose callers came first.
 //!
 //! | event | effect |
 //! |---|---|
@@ -48,8 +51,7 @@
 //! | Redis is down | each instance goes on by the policy's [`OnOutage`](crate::OnOutage) setting, in its own order |
 //! | keys in several slots of a cluster, or a custom store without lines | callers wait in the order of their instance |
 //!
-//! A permit that nobody polls for holds its slots all the same: await it where the work is done. Each set of charges is a queue of its own,
-//! and each decision of a line reads all queues of its keys. So some hundred different sets may wait for one key, but not thousands.
+//! A permit that nobody polls for holds its slots all the same: await it where the work is done.
 //!
 //! Policies that are [leased](crate::Consistency::Leased) are asked strictly. A [penalty](crate::policy) and
 //! [counted denials](crate::Policy::count_denied) do not count callers that wait. A leaky queue is asked without its queue.

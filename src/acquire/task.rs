@@ -63,6 +63,7 @@ pub(super) fn start(lines: &Arc<Lines>, line: &Arc<Line>, first: First) {
             last_turn: None,
             in_vain: 0,
             is_listed: false,
+            is_woken: false,
             first: None,
         };
         // A store that panics must not leave callers behind that wait for nobody.
@@ -103,6 +104,8 @@ struct LineTask {
     in_vain: u32,
     /// Whether the queue may have a place in the line of the store.
     is_listed: bool,
+    /// Whether slots may have been freed since the last question was sent.
+    is_woken: bool,
     /// Room for the first question, if it is not asked yet.
     first: Option<FirstQuestion>,
 }
@@ -142,7 +145,8 @@ impl LineTask {
                 }
                 Event::TimeHasCome => {}
                 Event::Woken => {
-                    if self.line.take_wake() || self.ask_at.is_none() {
+                    self.is_woken |= self.line.take_wake();
+                    if self.is_woken || self.ask_at.is_none() {
                         self.ask_at = Some(ServerClock::now());
                     }
                 }
@@ -236,6 +240,7 @@ impl LineTask {
         };
         let slowly = (backoff * 50).min(LONGEST_BACKOFF);
         self.ask_at = Some(match due {
+            _ if self.is_woken => now,
             _ if turns.is_unavailable => now + slowly,
             None if count == 0 => now + slowly,
             None => now,
@@ -316,7 +321,13 @@ impl LineTask {
             MayAsk::Until(until) => Some(until),
             MayAsk::Yes => None,
         };
-        let pace = (self.line.clock.ahead(), self.poll);
+        self.is_woken = false;
+        // With messages, it asks in case one is lost.
+        let poll = match self.lines.has_messages() {
+            true => (self.poll * 4).min(MOST_POLL),
+            false => self.poll,
+        };
+        let pace = (self.line.clock.ahead(), poll);
         let callers = (self.granted.len(), until);
         let mut question = self.line.question(callers, now, pace);
         let callers = question.callers();

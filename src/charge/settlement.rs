@@ -38,6 +38,8 @@ pub struct Settlement {
     mark: RefundToken,
     actual: u64,
     is_acquire_pending: bool,
+    /// Whether others may wait for the slots.
+    wakes: bool,
     counted_by: CountedBy,
 }
 
@@ -70,6 +72,7 @@ impl Settlement {
             },
             actual: charge.units(),
             is_acquire_pending: false,
+            wakes: false,
             counted_by: state.counted_by().unwrap_or(CountedBy::Shared),
         })
     }
@@ -82,6 +85,7 @@ impl Settlement {
             charge,
             mark: RefundToken::default(),
             is_acquire_pending,
+            wakes: false,
             counted_by: CountedBy::Shared,
         }
     }
@@ -132,6 +136,12 @@ impl Settlement {
     #[doc(hidden)]
     pub fn is_acquire_pending(&self) -> bool {
         self.is_acquire_pending
+    }
+
+    /// Returns whether others may wait for the slots, so that one of them is told of the release.
+    #[cfg(feature = "redis")]
+    pub(crate) fn wakes(&self) -> bool {
+        self.wakes
     }
 
     /// Marks a release that such a command may follow.
@@ -248,6 +258,13 @@ impl Receipt {
     pub(crate) fn mark_acquire_pending(&mut self) {
         for settlement in &mut self.settlements {
             settlement.is_acquire_pending = true;
+        }
+    }
+
+    /// Marks every settlement as [`Settlement::wakes`].
+    pub(crate) fn mark_waking(&mut self) {
+        for settlement in &mut self.settlements {
+            settlement.wakes = true;
         }
     }
 

@@ -233,6 +233,7 @@ mod slot_guard;
 mod store;
 mod turns;
 mod url;
+mod wakes;
 
 pub use self::builder::RedisStoreBuilder;
 pub use self::connection::Credentials;

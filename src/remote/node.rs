@@ -27,11 +27,11 @@
 
 use std::{sync::Arc, time::Duration};
 
-use futures_util::future::join_all;
+use futures_util::future::{join, join_all};
 use smallvec::SmallVec;
 
 use crate::{
-    charge::{Charge, Charges, Correction, OwnedCharge, Receipt},
+    charge::{Charge, Charges, Correction, OwnedCharge, Receipt, Settlement},
     clock::{Clock, Timestamp},
     decision::{CountedBy, Decision},
     diagnosis::Warning,
@@ -59,7 +59,7 @@ use super::{
     protocol::{Redirect, Request, takes_slots},
     route,
     single_flight::Turn,
-    slot_guard,
+    slot_guard, turns,
 };
 
 /// A server: the only one, or a node of a cluster.
@@ -432,16 +432,24 @@ fn settle(client: &Arc<Client>, receipt: &Receipt) -> StoreFuture<()> {
     if let Err(error) = check_clock(client) {
         return StoreFuture::ready(Err(error));
     }
-    let requests = Request::settle_all(&client.keyspace, receipt.settlements());
-    if requests.is_empty() {
+    let (waking, others): (Vec<Settlement>, Vec<Settlement>) = receipt
+        .settlements()
+        .iter()
+        .cloned()
+        .partition(|settlement| settlement.wakes() && takes_slots(&settlement.charge()));
+    let requests = Request::settle_all(&client.keyspace, &others);
+    if requests.is_empty() && waking.is_empty() {
         return StoreFuture::ready(Ok(()));
     }
     let client = Arc::clone(client);
     // Each on its own: the failure of one request does not keep the others from being sent.
     StoreFuture::boxed(async move {
         let requests = requests.into_iter().map(|(request, _)| request);
-        let results = join_all(requests.map(|request| route::submit(&client, request))).await;
-        results.into_iter().try_for_each(|result| result?.check())
+        let results = join_all(requests.map(|request| route::submit(&client, request)));
+        let releases = join_all(waking.iter().map(|slots| turns::release(&client, slots)));
+        let (results, released) = join(results, releases).await;
+        let settled = results.into_iter().try_for_each(|result| result?.check());
+        settled.and(released.into_iter().collect())
     })
 }
 

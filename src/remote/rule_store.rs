@@ -85,7 +85,11 @@ impl RedisRuleStore {
         let link = if let Endpoint::Pool(_) = endpoint {
             RulesConnection::Lane(client)
         } else {
-            let opened = timeout(CONNECT_TIMEOUT, Listening::open(&endpoint, &self.key())).await;
+            let opened = timeout(
+                CONNECT_TIMEOUT,
+                Listening::open(&endpoint, &self.key(), |_| ()),
+            )
+            .await;
             let opened = opened.unwrap_or_else(|| Err(too_slow(Phase::Connect)));
             match opened {
                 Ok(listening) => RulesConnection::Own(listening, client),

@@ -1,6 +1,10 @@
 //! The Redis store: it passes each decision to the node that has the keys.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 use futures_util::future::join_all;
 use tokio::sync::watch;
@@ -15,7 +19,7 @@ use crate::{
     key::Key,
     policy::{BanRecord, Policy},
     resilience::Primary,
-    store::{Health, LocalView, Mode, Stats, Store, StoreFuture},
+    store::{Health, LocalView, Mode, OnSlotMessage, Stats, Store, StoreFuture},
 };
 
 #[cfg(feature = "reload")]
@@ -30,6 +34,7 @@ use super::{
     cluster::{Cluster, split},
     leases,
     node::Node,
+    wakes,
 };
 
 #[cfg(feature = "top-keys")]
@@ -198,6 +203,10 @@ impl Store for RedisStore {
         }
         let decided = self.decide_at_nodes(&request.charges_of(0));
         decided.map(move |decision| Ok(Turns::from_decision(decision?, &request)))
+    }
+
+    fn listen_for_slots(&self, queues: u32, received: Weak<OnSlotMessage>) {
+        wakes::listen(&self.cluster, queues, received);
     }
 
     fn pause(&self, charge: &Charge<'_>, length: Duration) -> StoreFuture<()> {

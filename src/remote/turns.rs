@@ -13,7 +13,7 @@ use std::sync::Arc;
 use redis::{Cmd, RedisError, Value};
 
 use crate::{
-    charge::{Charge, OwnedCharge, TurnRequest, Turns},
+    charge::{Charge, OwnedCharge, Settlement, TurnRequest, Turns},
     clock::{self, Clock},
     error::{Error, ErrorKind, Phase},
     resilience::Before,
@@ -23,7 +23,7 @@ use crate::{
 use super::{
     client::Client,
     node::{Node, check_clock},
-    protocol::{Request, Script, TurnsCall, pause, takes_slots},
+    protocol::{self, Request, Script, TurnsCall, check_release, pause, takes_slots},
     route, slot_guard,
 };
 
@@ -121,14 +121,14 @@ async fn ask(client: &Arc<Client>, request: &TurnRequest) -> Result<Turns, Error
             if !matches!(error.kind(), ErrorKind::Timeout(Phase::Reply)) {
                 client.report_failure(error);
             }
-            release(client, request);
+            release_all(client, request);
         }
     }
     turns
 }
 
 /// Releases slots that may have been taken.
-fn release(client: &Arc<Client>, request: &TurnRequest) {
+fn release_all(client: &Arc<Client>, request: &TurnRequest) {
     for caller in 0..request.callers() {
         let slots = request.charges_of(caller).into_iter();
         let slots: Vec<OwnedCharge> = slots
@@ -137,6 +137,29 @@ fn release(client: &Arc<Client>, request: &TurnRequest) {
             .collect();
         if !slots.is_empty() {
             slot_guard::release(client, slots, true);
+        }
+    }
+}
+
+/// Releases the slots of a settlement, and wakes callers that wait for them.
+pub(super) async fn release(client: &Arc<Client>, settlement: &Settlement) -> Result<(), Error> {
+    let command = |start: fn(&Script, usize) -> Cmd| {
+        let now = client.clock.as_ref().map(Clock::now);
+        protocol::release(&client.keyspace, settlement, start, now)
+    };
+    let sent_at = Clock::system().now();
+    let reply = run(client, command).await;
+    match reply.and_then(|reply| check_release(&reply, settlement)) {
+        Ok(()) => {
+            let took = Clock::system().now().since(sent_at);
+            client.report_reply(took, None);
+            Ok(())
+        }
+        Err(error) => {
+            if !matches!(error.kind(), ErrorKind::Timeout(Phase::Reply)) {
+                client.report_failure(&error);
+            }
+            Err(error)
         }
     }
 }

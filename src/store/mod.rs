@@ -30,7 +30,7 @@ pub(crate) use self::stats::CallLatency;
 pub use self::stats::{ServerStats, Stats};
 #[cfg(feature = "reload")]
 pub use self::store::RuleStore;
-pub use self::store::Store;
+pub use self::store::{OnSlotMessage, SlotMessage, Store};
 #[cfg(feature = "reload")]
 pub use self::stored_rules::{RulesId, RulesText};
 pub(crate) use self::waited::{StoreId, TimeLeft};

@@ -1,6 +1,11 @@
 //! The [`Store`] trait: implement it to keep counts elsewhere.
 
-use std::{any::Any, fmt::Debug, sync::Arc, time::Duration};
+use std::{
+    any::Any,
+    fmt::Debug,
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 use tokio::sync::watch;
 
@@ -21,6 +26,21 @@ use crate::{
     key::Key,
     policy::{BanRecord, Policy},
 };
+
+/// Receives the messages of [`Store::listen_for_slots`].
+pub type OnSlotMessage = dyn Fn(SlotMessage) + Send + Sync;
+
+/// A message about slots that waiting callers may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SlotMessage {
+    /// From now on there are messages. Slots may be free already.
+    Began,
+    /// There are no messages any more, or not yet.
+    Ended,
+    /// The queue with this number may have a slot.
+    Freed(u64),
+}
 
 /// A place that keeps counts and decides on charges.
 ///
@@ -133,6 +153,17 @@ pub trait Store: Any + Debug + Send + Sync {
         match self.inner() {
             Some(inner) => inner.lower(charge, remaining),
             None => cannot("this store cannot lower what is left of a quota"),
+        }
+    }
+
+    /// Calls a function with messages about slots that waiting callers may have by now, while somebody else holds it.
+    ///
+    /// `queues` are the upper 32 bits of the numbers of its queues. Without messages, callers ask now and then.
+    ///
+    /// Default: no messages, unless the store that this one wraps has some.
+    fn listen_for_slots(&self, queues: u32, received: Weak<OnSlotMessage>) {
+        if let Some(inner) = self.inner() {
+            inner.listen_for_slots(queues, received);
         }
     }
 

@@ -9,7 +9,7 @@ use std::{
 
 use tokio::task::JoinHandle;
 use tollgate::{
-    Key, Policy, Quota, RateLimiter,
+    Key, OnOutage, Policy, Quota, RateLimiter,
     acquire::{Acquire, Permit},
     decision::CountedBy,
     memory::MemoryStore,
@@ -222,8 +222,10 @@ async fn queue_behind_many_others_has_its_turn_on_time() {
 #[tokio::test]
 async fn thousand_users_of_one_key_are_few_queues_at_the_store() {
     let server = Server::start();
-    let global = Policy::new("global", Quota::per_second(400).burst(1));
-    let user = Policy::new("user", Quota::per_second(5));
+    // No instance decides by itself, however slow the test is.
+    let strict = |policy: Policy| policy.on_outage(OnOutage::Deny);
+    let global = strict(Policy::new("global", Quota::per_second(400).burst(1)));
+    let user = strict(Policy::new("user", Quota::per_second(5)));
     let builder = RateLimiter::builder()
         .policy(global.clone())
         .policy(user.clone());
@@ -261,6 +263,75 @@ async fn thousand_users_of_one_key_are_few_queues_at_the_store() {
 }
 
 const USERS: u64 = 1_000;
+
+/// Waits until so many instances listen to messages about slots.
+async fn listeners(server: &Server, count: usize) {
+    let until = Instant::now() + Duration::from_secs(10);
+    loop {
+        let channels = server.command(&["PUBSUB", "CHANNELS", "tollgate:wake:*"]);
+        let channels: Vec<String> = redis::from_redis_value(channels).expect("names");
+        if channels.len() == count {
+            return;
+        }
+        assert!(Instant::now() < until, "{channels:?}");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+// Regression: the instance that released a slot took it again, while one that had waited for longer asked now and then.
+#[tokio::test]
+async fn slot_that_is_released_goes_to_the_instance_that_waits_longest() {
+    let server = Server::start();
+    let policy = Policy::concurrency("slots", 1);
+    let limiter = || {
+        let builder = RateLimiter::builder().policy(policy.clone());
+        builder
+            .redis(server.url())
+            .build()
+            .expect("a usable limiter")
+    };
+    let (one, other) = (limiter(), limiter());
+    let charge = || policy.charge(key());
+    let first = one.acquire(charge()).await.expect("a slot");
+    let mut callers = Vec::new();
+    for limiter in [&other, &one, &other, &one, &one, &other] {
+        callers.push(wait(limiter.acquire(charge())).await);
+    }
+    listeners(&server, 2).await;
+    let published = || server.command_calls().get("publish").copied();
+    assert_eq!(published(), None);
+    drop(first);
+    let mut starts = Vec::new();
+    for caller in callers {
+        let (permit, start) = caller.await.expect("no panic");
+        starts.push(start);
+        drop(permit);
+    }
+    assert!(starts.is_sorted(), "{starts:?}");
+    assert!(published() >= Some(5), "{:?}", published());
+}
+
+#[tokio::test]
+async fn user_that_may_not_publish_releases_slots_all_the_same() {
+    let server = Server::start();
+    let mut user = vec!["ACL", "SETUSER", "limiter", "on", ">secret", "~tollgate:*"];
+    user.extend(RIGHTS.iter().chain(&REGISTRATION_RIGHTS));
+    user.extend(["+hgetall", "+hset", "+hdel"]);
+    server.command(&user);
+    let url = format!("redis://limiter:secret@{}", server.address());
+    let policy = Policy::concurrency("slots", 1);
+    let limiter = RateLimiter::builder()
+        .policy(policy.clone())
+        .redis(url.as_str());
+    let limiter = limiter.build().expect("a usable limiter");
+    for _ in 0..3 {
+        let permit = limiter.acquire(policy.charge(key())).await.expect("a slot");
+        let waiting = wait(limiter.acquire(policy.charge(key()))).await;
+        drop(permit);
+        let (permit, _) = waiting.await.expect("no panic");
+        assert_eq!(permit.decision().counted_by(), CountedBy::Shared);
+    }
+}
 
 // Regression: an ACL user that may not use hashes opened the breaker with its first caller that waited.
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! A separate connection for commands with large replies, and for the messages of a channel.
+//! A separate connection for the messages of a channel, and for commands with large replies.
 //!
 //! Its protocol is RESP3, in which messages come between the replies. Lanes carry decisions only: a large reply on one of them
 //! would delay the decisions behind it.
@@ -41,13 +41,17 @@ pub(in crate::remote) struct Listening {
 }
 
 impl Listening {
-    /// Connects and listens. It has no timeout: the caller drops the future.
+    /// Connects and listens. `received` is called with each message. It has no timeout: the caller drops the future.
     ///
     /// # Errors
     ///
     /// Those of the dial, the server's errors to the handshake, and [`ErrorKind::InvalidConfig`] for a pool, whose
     /// connections have other settings.
-    pub async fn open(endpoint: &Endpoint, channel: &[u8]) -> Result<Self, Error> {
+    pub async fn open(
+        endpoint: &Endpoint,
+        channel: &[u8],
+        received: impl Fn(&[u8]) + Send + Sync + 'static,
+    ) -> Result<Self, Error> {
         match endpoint {
             Endpoint::Pool(_) => Err(Error::new(
                 ErrorKind::InvalidConfig,
@@ -56,9 +60,11 @@ impl Listening {
             Endpoint::Sentinels(sentinels, settings) => {
                 // Only for the address: the connection has no channel for messages.
                 let (address, _) = sentinels.connect(settings).await?;
-                Self::dial(&Address::Tcp(address), settings, channel).await
+                Self::dial(&Address::Tcp(address), settings, channel, received).await
             }
-            Endpoint::Server(address, settings) => Self::dial(address, settings, channel).await,
+            Endpoint::Server(address, settings) => {
+                Self::dial(address, settings, channel, received).await
+            }
         }
     }
 
@@ -66,12 +72,16 @@ impl Listening {
         address: &Address,
         settings: &ConnectionSettings,
         channel: &[u8],
+        received: impl Fn(&[u8]) + Send + Sync + 'static,
     ) -> Result<Self, Error> {
         let (stream, _) = stream::open(address, &settings.security).await?;
         let credentials = settings.login.credentials().await?;
         let (sender, messages) = watch::channel(());
         let on_push = move |push: PushInfo| -> Result<(), Infallible> {
             if push.kind == PushKind::Message {
+                if let Some(Value::BulkString(message)) = push.data.last() {
+                    received(message);
+                }
                 sender.send_replace(());
             }
             Ok(())
@@ -97,6 +107,11 @@ impl Listening {
             Err(error) => return Err(classify::classify(error)),
         }
         Ok(opened)
+    }
+
+    /// Returns whether the user may listen.
+    pub fn may_listen(&self) -> bool {
+        self.messages.is_some()
     }
 
     /// Sends a command and waits for its reply.
@@ -147,6 +162,6 @@ fn login(credentials: Option<Credentials>, database: i64) -> RedisConnectionInfo
 /// Names the server in the error of a handshake. The text of the server is left out: it may repeat the password.
 fn refused(address: &Address, error: &RedisError) -> Error {
     let error = classify::login_error(error);
-    let message = format!("no connection for rules to redis at {address}: {error}");
+    let message = format!("no connection for messages to redis at {address}: {error}");
     Error::new(error.kind(), message)
 }

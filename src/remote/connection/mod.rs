@@ -10,7 +10,6 @@ mod driver;
 mod endpoint;
 mod handshake;
 mod lane;
-#[cfg(feature = "reload")]
 mod listening;
 mod mode;
 mod multiplexed;
@@ -33,7 +32,6 @@ pub(super) use self::direct::ConnectionSettings;
 pub(super) use self::endpoint::Endpoint;
 pub(super) use self::handshake::Session;
 pub(super) use self::lane::{Lane, LaneConnection, SendError};
-#[cfg(feature = "reload")]
 pub(super) use self::listening::Listening;
 pub(super) use self::mode::ServerMode;
 pub(super) use self::sentinel::Sentinels;

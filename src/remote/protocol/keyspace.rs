@@ -91,6 +91,11 @@ impl Keyspace {
         self.join_key(key, policy.name().as_bytes(), b"#b")
     }
 
+    /// Returns the start of the channels' names that wake callers who wait for slots. An instance's number follows, in hexadecimal.
+    pub fn wake_channel(&self) -> String {
+        format!("{}:wake:", self.prefix)
+    }
+
     /// Returns the key of the line of callers that wait for an identity under a policy.
     pub fn line_key(&self, policy: &Policy, key: &Key) -> RedisKey {
         self.join_key(key, policy.name().as_bytes(), b"#q")

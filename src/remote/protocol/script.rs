@@ -61,6 +61,9 @@ impl Script {
     /// Blocks keys for all instances. `lua/blocks.lua` documents its keys, its arguments and its reply.
     pub const BLOCKS: &'static Self = &BLOCKS;
 
+    /// Releases slots, and wakes callers that wait for them. `lua/release_open.lua` documents its keys, its arguments and its reply.
+    pub const RELEASE: &'static Self = &RELEASE;
+
     /// Stores rules for all instances. `lua/rules.lua` documents its key, its arguments and its reply.
     pub const RULES: &'static Self = &RULES;
 
@@ -69,12 +72,13 @@ impl Script {
     pub const TOP_KEYS: &'static Self = &TOP_KEYS;
 
     /// Every script there is.
-    pub const ALL: [&'static Self; 7] = [
+    pub const ALL: [&'static Self; 8] = [
         Self::ACQUIRE,
         Self::BLOCKS,
         Self::DECIDE,
         Self::MEMBERS,
         Self::PAUSE,
+        Self::RELEASE,
         Self::RULES,
         Self::TOP_KEYS,
     ];
@@ -108,7 +112,7 @@ impl Script {
 }
 
 static ACQUIRE: Script = Script {
-    text: LazyLock::new(|| Text::composed(true)),
+    text: LazyLock::new(|| Text::composed(&LINE_PARTS)),
 };
 
 static BLOCKS: Script = Script {
@@ -116,7 +120,7 @@ static BLOCKS: Script = Script {
 };
 
 static DECIDE: Script = Script {
-    text: LazyLock::new(|| Text::composed(false)),
+    text: LazyLock::new(|| Text::composed(&[])),
 };
 
 static MEMBERS: Script = Script {
@@ -125,6 +129,10 @@ static MEMBERS: Script = Script {
 
 static PAUSE: Script = Script {
     text: LazyLock::new(|| Text::of(include_str!("../../../lua/pause.lua"))),
+};
+
+static RELEASE: Script = Script {
+    text: LazyLock::new(|| Text::composed(&RELEASE_PARTS)),
 };
 
 static RULES: Script = Script {
@@ -145,12 +153,14 @@ struct Text {
 }
 
 impl Text {
-    /// Puts the file of each algorithm into its branch of `lua/decide.lua`, and the files of the line where they belong, or
-    /// nothing there.
-    fn composed(has_lines: bool) -> Self {
+    /// Puts the file of each algorithm into its branch of `lua/decide.lua`, and these parts where they belong.
+    fn composed(parts: &[(&str, &str)]) -> Self {
         let mut whole = include_str!("../../../lua/decide.lua").to_owned();
-        for (include, part) in LINE_PARTS {
-            whole = whole.replace(include, if has_lines { part } else { "" });
+        for (include, part) in parts {
+            whole = whole.replace(include, part);
+        }
+        for (include, _) in LINE_PARTS {
+            whole = whole.replace(include, "");
         }
         for (include, branch) in BRANCHES {
             whole = whole.replace(include, branch);
@@ -243,6 +253,18 @@ const LINE_PARTS: [(&str, &str); 5] = [
     (
         "include('line_open.lua')",
         include_str!("../../../lua/line_open.lua"),
+    ),
+];
+
+/// Lines of `lua/decide.lua`, and the files that replace them in the script that releases slots of such callers.
+const RELEASE_PARTS: [(&str, &str); 2] = [
+    (
+        "include('line_close.lua')",
+        include_str!("../../../lua/release_close.lua"),
+    ),
+    (
+        "include('line_open.lua')",
+        include_str!("../../../lua/release_open.lua"),
     ),
 ];
 

@@ -4,7 +4,7 @@ use redis::{Cmd, Value};
 use smallvec::SmallVec;
 
 use crate::{
-    charge::{Charge, OwnedCharge, Turn, TurnRequest, Turns},
+    charge::{Charge, OwnedCharge, Settlement, Turn, TurnRequest, Turns},
     clock::Timestamp,
     error::Error,
 };
@@ -13,7 +13,7 @@ use super::{
     arguments::{Argument, Arguments, Tag},
     codec,
     keyspace::{Keyspace, RedisKey},
-    reply::parse_line,
+    reply::{parse, parse_line},
     script::Script,
 };
 
@@ -146,4 +146,42 @@ pub(in crate::remote) fn pause(
         command.arg(span.saturating_sub(bucket.micros_up(1)));
     }
     command
+}
+
+/// Returns the command that releases the slots of a settlement, and wakes callers that wait for them.
+pub(in crate::remote) fn release(
+    keyspace: &Keyspace,
+    settlement: &Settlement,
+    start: fn(&Script, usize) -> Cmd,
+    now: Option<Timestamp>,
+) -> Cmd {
+    let charge = settlement.charge();
+    let arguments = codec::release(&[charge], settlement.is_acquire_pending());
+    let mut command = start(Script::RELEASE, 8);
+    command.arg(2).arg(keyspace.key_of(&charge).as_slice());
+    command.arg(keyspace.line_key(charge.policy(), charge.key()).as_slice());
+    if let Some(now) = now {
+        Argument::mark(Tag::CallerTime).write(&mut command);
+        command.arg(now.as_micros());
+    }
+    command.arg(keyspace.wake_channel()).arg(1);
+    for argument in &arguments {
+        argument.write(&mut command);
+    }
+    command
+}
+
+/// Checks the reply to [`release`].
+///
+/// # Errors
+///
+/// That of the server, [`ErrorKind::ForeignValue`](crate::ErrorKind::ForeignValue), and
+/// [`ErrorKind::Protocol`](crate::ErrorKind::Protocol).
+pub(in crate::remote) fn check_release(
+    reply: &Value,
+    settlement: &Settlement,
+) -> Result<(), Error> {
+    let lens = [codec::reply_len(&settlement.charge())];
+    let replies = parse(reply, std::iter::once(lens.as_slice()))?;
+    replies.into_iter().try_for_each(|reply| reply?.check())
 }
