@@ -55,6 +55,10 @@ fn install_prometheus() -> Result<PrometheusHandle, Box<dyn Error>> {
     let handle = PrometheusBuilder::new()
         .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &SECONDS)?
         .set_buckets_for_metric(Matcher::Suffix("_charges".to_owned()), &CHARGES)?
+        .set_buckets_for_metric(
+            Matcher::Full("tollgate_turn_wait_seconds".to_owned()),
+            &WAITS,
+        )?
         .install_recorder()?;
     let upkeep = handle.clone();
     tokio::spawn(async move {
@@ -72,4 +76,6 @@ fn install_prometheus() -> Result<PrometheusHandle, Box<dyn Error>> {
 const SECONDS: [f64; 10] = [
     0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1,
 ];
+/// Callers wait for their turn for up to 30 s.
+const WAITS: [f64; 9] = [0.001, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0];
 const CHARGES: [f64; 7] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0];

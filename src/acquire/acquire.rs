@@ -14,6 +14,7 @@ use super::{
     error::AcquireError,
     lines::Lines,
     permit::Permit,
+    recorded::{Recorded, RecordedWait},
 };
 use crate::{
     charge::{Charge, OwnedCharge, Priority},
@@ -34,7 +35,7 @@ pub struct Acquire {
 enum State {
     Begins(Wish),
     Done,
-    Waits(Waiting),
+    Waits(Waiting, RecordedWait),
 }
 
 impl Acquire {
@@ -81,15 +82,24 @@ impl Future for Acquire {
         let this = &mut *self;
         loop {
             match std::mem::replace(&mut this.state, State::Done) {
-                State::Begins(wish) => match begin(&this.lines, wish) {
-                    Begun::Done(result) => return Poll::Ready(result),
-                    Begun::Waits(waiting) => this.state = State::Waits(waiting),
-                },
+                State::Begins(wish) => {
+                    let recorded = Recorded::of(&wish);
+                    match begin(&this.lines, wish) {
+                        Begun::Done(result) => {
+                            recorded.ended(&this.lines, &result);
+                            return Poll::Ready(result);
+                        }
+                        Begun::Waits(waiting) => {
+                            this.state = State::Waits(waiting, recorded.begin(&this.lines));
+                        }
+                    }
+                }
                 State::Done => panic!("a future is not polled after it has returned"),
-                State::Waits(mut waiting) => {
+                State::Waits(mut waiting, mut recorded) => {
                     let polled = waiting.as_mut().poll(context);
-                    if polled.is_pending() {
-                        this.state = State::Waits(waiting);
+                    match &polled {
+                        Poll::Pending => this.state = State::Waits(waiting, recorded),
+                        Poll::Ready(result) => recorded.note(result),
                     }
                     return polled;
                 }
@@ -103,7 +113,7 @@ impl fmt::Debug for Acquire {
         let state = match &self.state {
             State::Begins(_) => "not begun",
             State::Done => "done",
-            State::Waits(_) => "waits",
+            State::Waits(..) => "waits",
         };
         f.debug_tuple("Acquire").field(&state).finish()
     }

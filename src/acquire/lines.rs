@@ -24,7 +24,7 @@ use crate::{
     hold::HoldRegistry,
     store::{OnSlotMessage, SlotMessage, Store, StoreFuture},
     task::Mutex,
-    telemetry::DecisionObserver,
+    telemetry::{DecisionObserver, WaitMetrics},
 };
 
 /// All lines of a limiter, and what they need to ask its store.
@@ -33,6 +33,7 @@ pub(crate) struct Lines {
     pub(super) blocks: Arc<BlockCheck>,
     holds: Arc<HoldRegistry>,
     observer: DecisionObserver,
+    pub waits: Arc<WaitMetrics>,
     book: Mutex<Book>,
     /// Number of keys that lines wait for.
     keys: AtomicUsize,
@@ -67,6 +68,7 @@ impl Lines {
             store,
             blocks,
             observer,
+            waits: Arc::default(),
             book: Mutex::default(),
             keys: AtomicUsize::new(0),
             first_questions: Arc::new(Semaphore::new(MOST_QUESTIONS)),

@@ -63,6 +63,7 @@ mod gates;
 mod line;
 mod lines;
 mod permit;
+mod recorded;
 mod server_clock;
 mod task;
 

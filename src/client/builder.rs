@@ -255,6 +255,7 @@ impl OutgoingLayerBuilder {
                 rules: self.rules.into(),
                 max_pause: self.max_pause,
                 refusals: Refusals::default(),
+                records: Arc::default(),
             },
             max_wait: self.max_wait,
             priority: self.priority,

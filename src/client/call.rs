@@ -8,6 +8,7 @@ use crate::{
     acquire::{Acquire, AcquireError, Permit, Priority},
     clock::Moment,
     request::RequestHead,
+    telemetry::RetryOutcome,
 };
 
 use super::{
@@ -128,7 +129,8 @@ impl<B: 'static> OutgoingCall<B> {
         let failure = self.shared.retry.of_response(response, &observed);
         let mut floor = Duration::ZERO;
         if observed.refusal().is_some() {
-            floor = reaction.refused(&self.charges, self.sent_at, &observed);
+            let status = response.status();
+            floor = reaction.refused(&self.charges, self.sent_at, status, &observed);
         } else if let Some(permit) = &self.permit {
             reaction.lower(&self.charges, permit.decision(), &observed);
         }
@@ -170,10 +172,15 @@ impl<B: 'static> OutgoingCall<B> {
             return None;
         }
         let wait = retry::wait(floor, self.attempts);
-        if wait > self.time_left() {
-            return None;
-        }
-        if !shared.budget.withdraw(&self.budget_subject()) {
+        let outcome = if wait > self.time_left() {
+            RetryOutcome::TooLate
+        } else if shared.budget.withdraw(&self.budget_subject()) {
+            RetryOutcome::Retried
+        } else {
+            RetryOutcome::OverBudget
+        };
+        shared.reaction.note_retry(&self.charges, outcome);
+        if !matches!(outcome, RetryOutcome::Retried) {
             return None;
         }
         // The slots are free meanwhile.

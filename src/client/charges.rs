@@ -6,6 +6,7 @@ use crate::{
     charge::{Charge, Charges, OwnedCharge},
     decision::PolicyName,
     key::Key,
+    policy::Policy,
     request::RequestHead,
 };
 
@@ -44,12 +45,22 @@ impl CallCharges {
         charges.map(|(number, charge)| (&rules[*number], charge.borrow()))
     }
 
-    /// Returns the key that has the budget and the refusals: the first one that can be paused, or the first one. `None` if
-    /// the call is not counted.
+    /// Returns the key that has the budget and the refusals. `None` if the call is not counted.
     pub fn subject(&self, rules: &[OutgoingRule]) -> Option<Subject> {
+        let main = self.main(rules);
+        main.map(|(_, charge)| Subject::of(&charge))
+    }
+
+    /// Returns the policy of the [subject](Self::subject), by which metrics count the call.
+    pub fn policy<'a>(&'a self, rules: &'a [OutgoingRule]) -> Option<&'a Policy> {
+        let main = self.main(rules);
+        main.map(|(rule, _)| rule.policy())
+    }
+
+    /// Returns the first charge whose key can be paused, or the first one.
+    fn main<'a>(&'a self, rules: &'a [OutgoingRule]) -> Option<(&'a OutgoingRule, Charge<'a>)> {
         let paused = self.with_rules(rules).find(|(rule, _)| rule.pauses());
-        let subject = paused.or_else(|| self.with_rules(rules).next());
-        subject.map(|(_, charge)| Subject::of(&charge))
+        paused.or_else(|| self.with_rules(rules).next())
     }
 }
 

@@ -93,6 +93,7 @@ mod info;
 mod layer;
 mod observed;
 mod reaction;
+mod records;
 mod request;
 mod retry;
 mod rule;

@@ -10,7 +10,9 @@
 //! A response is as old as its way back, and calls were sent meanwhile. If it raised what is left, those calls would be forgotten.
 //! A correction that was too low heals within one window.
 
-use std::{collections::HashMap, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use http::StatusCode;
 
 use crate::{
     charge::Charge,
@@ -19,11 +21,13 @@ use crate::{
     limiter::RateLimiter,
     store::StoreFuture,
     task::{Mutex, spawn},
+    telemetry::RetryOutcome,
 };
 
 use super::{
     charges::{CallCharges, Subject},
     observed::{Observed, ObservedLimit},
+    records::Records,
     rule::OutgoingRule,
 };
 
@@ -34,23 +38,45 @@ pub(super) struct Reaction {
     pub rules: Box<[OutgoingRule]>,
     pub max_pause: Duration,
     pub refusals: Refusals,
+    pub records: Arc<Records>,
 }
 
 impl Reaction {
     /// Pauses the keys of a refused call. Returns how long its retry has to wait at least.
-    pub fn refused(&self, charges: &CallCharges, sent_at: Moment, observed: &Observed) -> Duration {
+    pub fn refused(
+        &self,
+        charges: &CallCharges,
+        sent_at: Moment,
+        status: StatusCode,
+        observed: &Observed,
+    ) -> Duration {
         let asked = observed.retry_after().map(|wait| wait.max(MIN_PAUSE));
         let subject = charges.subject(&self.rules);
-        let wait = match subject {
+        let Pause { wait, is_new } = match subject {
             Some(subject) => self.refusals.add(subject, sent_at, asked),
-            None => asked.unwrap_or(FIRST_PAUSE),
+            None => Pause::new(asked.unwrap_or(FIRST_PAUSE)),
         };
+        if let (Some(policy), Some(refusal)) = (charges.policy(&self.rules), observed.refusal()) {
+            self.records.refused(policy, refusal);
+        }
+        let length = wait.min(self.max_pause);
         for (rule, charge) in charges.with_rules(&self.rules) {
             if rule.pauses() {
-                apply(self.limiter.pause(&charge, wait.min(self.max_pause)));
+                if is_new {
+                    self.records.paused(rule.policy(), length, status, observed);
+                }
+                let paused = self.limiter.pause_or_prolong(&charge, length, is_new);
+                self.apply(rule, "pause", paused);
             }
         }
         wait
+    }
+
+    /// Counts a call that may be repeated.
+    pub fn note_retry(&self, charges: &CallCharges, outcome: RetryOutcome) {
+        if let Some(policy) = charges.policy(&self.rules) {
+            self.records.metrics.retried(policy, outcome);
+        }
     }
 
     /// Notes that the API did the work of a call.
@@ -73,7 +99,7 @@ impl Reaction {
             let left = followed.filter_map(left_of).min();
             // Asked only if it would change something: usually both counts agree.
             if let Some(left) = left.filter(|left| is_below(*left, &charge, decision)) {
-                apply(self.limiter.lower(&charge, left));
+                self.apply(rule, "lower", self.limiter.lower(&charge, left));
             }
         }
     }
@@ -82,6 +108,17 @@ impl Reaction {
     pub fn pause_of(&self, charges: &CallCharges) -> Option<Duration> {
         let subject = charges.subject(&self.rules)?;
         self.refusals.rest(&subject)
+    }
+
+    /// Applies a change now, or in the background if it takes a message: the response is not delayed, and the change is made even
+    /// if its caller goes away. A change that fails is lost: the next refusal makes it again.
+    fn apply(&self, rule: &OutgoingRule, kind: &'static str, mut change: StoreFuture<()>) {
+        let policy = *rule.policy().name();
+        if let Some(made) = change.take_ready() {
+            return self.records.changed(policy, kind, made);
+        }
+        let records = Arc::clone(&self.records);
+        spawn::on_current(async move { records.changed(policy, kind, change.await) });
     }
 }
 
@@ -111,14 +148,6 @@ fn is_below(left: u64, charge: &Charge<'_>, decision: &Decision) -> bool {
     usage.is_some_and(|usage| left < usage.remaining)
 }
 
-/// Applies a change now, or in the background if it takes a message: the response is not delayed, and the change is made even
-/// if its caller goes away. A change that fails is lost: the next refusal makes it again.
-fn apply(mut change: StoreFuture<()>) {
-    if change.take_ready().is_none() {
-        spawn::on_current(async move { drop(change.await) });
-    }
-}
-
 // === Refusals ===
 
 /// Refusals in a row, by key.
@@ -135,15 +164,29 @@ struct Row {
     until: Moment,
 }
 
+/// The pause after a refusal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Pause {
+    wait: Duration,
+    /// Whether it is not the pause of another call that was in flight at the same time.
+    is_new: bool,
+}
+
+impl Pause {
+    const fn new(wait: Duration) -> Self {
+        Self { wait, is_new: true }
+    }
+}
+
 impl Refusals {
     /// Adds a refusal. Returns the wait that the API asked for, or else 1 s, which doubles up to 60 s while refusals go on.
-    fn add(&self, subject: Subject, sent_at: Moment, asked: Option<Duration>) -> Duration {
+    fn add(&self, subject: Subject, sent_at: Moment, asked: Option<Duration>) -> Pause {
         let now = Moment::now();
         let mut rows = self.rows.lock();
         if rows.len() >= MAX_KEYS && !rows.contains_key(&subject) {
             rows.retain(|_, row| row.until + LONGEST_PAUSE > now);
             if rows.len() >= MAX_KEYS {
-                return asked.unwrap_or(FIRST_PAUSE);
+                return Pause::new(asked.unwrap_or(FIRST_PAUSE));
             }
         }
         let row = rows.entry(subject).or_insert(Row {
@@ -163,7 +206,7 @@ impl Refusals {
             row.next = LONGEST_PAUSE.min(row.next * 2);
         }
         row.until = row.until.max(now + wait);
-        wait
+        Pause { wait, is_new }
     }
 
     /// Ends the row, if the call was sent after the last pause began.
@@ -204,13 +247,16 @@ mod tests {
     async fn pause_without_a_time_doubles_while_refusals_go_on() {
         let (refusals, api) = (Refusals::default(), subject(1));
         for seconds in [1, 2, 4, 8, 16, 32, 60, 60] {
-            let wait = refusals.add(api, Moment::now(), None);
+            let wait = refusals.add(api, Moment::now(), None).wait;
             assert_eq!(wait, Duration::from_secs(seconds));
             tokio::time::advance(wait).await;
         }
         refusals.end(&api, Moment::now());
-        assert_eq!(refusals.add(api, Moment::now(), None), FIRST_PAUSE);
-        assert_eq!(refusals.add(subject(2), Moment::now(), None), FIRST_PAUSE);
+        assert_eq!(refusals.add(api, Moment::now(), None).wait, FIRST_PAUSE);
+        assert_eq!(
+            refusals.add(subject(2), Moment::now(), None).wait,
+            FIRST_PAUSE
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -218,13 +264,19 @@ mod tests {
         let (refusals, api) = (Refusals::default(), subject(1));
         let sent_at = Moment::now();
         tokio::time::advance(Duration::from_millis(10)).await;
-        for _ in 0..20 {
-            assert_eq!(refusals.add(api, sent_at, None), FIRST_PAUSE);
+        for number in 0..20 {
+            let pause = refusals.add(api, sent_at, None);
+            assert_eq!(pause.wait, FIRST_PAUSE);
+            assert_eq!(pause.is_new, number == 0, "the others prolong it at most");
         }
         refusals.end(&api, sent_at);
         tokio::time::advance(FIRST_PAUSE).await;
         let next = refusals.add(api, Moment::now(), None);
-        assert_eq!(next, FIRST_PAUSE * 2, "an early success ends nothing");
+        assert_eq!(
+            next,
+            Pause::new(FIRST_PAUSE * 2),
+            "an early success ends nothing"
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -232,7 +284,8 @@ mod tests {
         let refusals = Refusals::default();
         let most = u64::try_from(MAX_KEYS).expect("a small number");
         for key in 0..most + 10 {
-            assert_eq!(refusals.add(subject(key), Moment::now(), None), FIRST_PAUSE);
+            let pause = refusals.add(subject(key), Moment::now(), None);
+            assert_eq!(pause.wait, FIRST_PAUSE);
         }
         assert_eq!(refusals.rows.lock().len(), MAX_KEYS);
         tokio::time::advance(LONGEST_PAUSE * 2).await;

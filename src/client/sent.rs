@@ -22,7 +22,7 @@ impl SentCall {
         let reaction = &self.shared.reaction;
         let observed = Observed::from_parts(StatusCode::OK, trailers);
         if observed.refusal().is_some() {
-            reaction.refused(&self.charges, self.sent_at, &observed);
+            reaction.refused(&self.charges, self.sent_at, StatusCode::OK, &observed);
             return;
         }
         if !is_transient(StatusCode::OK, trailers) {

@@ -493,7 +493,8 @@ impl RateLimiter {
     pub fn record_gauges(&self, limiter: &str) {
         self.observer.show();
         let (stats, health) = (self.store.stats(), self.store.health());
-        telemetry::gauges::record(limiter, &stats, &health, self.holds.held_slots());
+        let (held_slots, waits) = (self.holds.held_slots(), &self.lines.waits);
+        telemetry::gauges::record(limiter, &stats, &health, held_slots, waits);
     }
 
     /// Returns the keys that were denied most often by this instance; `None` unless the limiter

@@ -77,10 +77,30 @@ impl RateLimiter {
     /// Those of the store: then nothing is paused. [`InvalidConfig`](crate::ErrorKind::InvalidConfig) from a custom store that
     /// cannot pause.
     pub fn pause(&self, charge: &Charge<'_>, length: Duration) -> StoreFuture<()> {
-        match validate_charges(std::slice::from_ref(charge)) {
-            Ok(()) => self.store.pause(charge, length.min(LONGEST_PAUSE)),
-            Err(error) => StoreFuture::ready(Err(error)),
+        self.pause_or_prolong(charge, length, true)
+    }
+
+    /// As [`pause`](Self::pause). Only a new pause is counted.
+    pub(crate) fn pause_or_prolong(
+        &self,
+        charge: &Charge<'_>,
+        length: Duration,
+        is_new: bool,
+    ) -> StoreFuture<()> {
+        if let Err(error) = validate_charges(std::slice::from_ref(charge)) {
+            return StoreFuture::ready(Err(error));
         }
+        let length = length.min(LONGEST_PAUSE);
+        let (waits, policy) = (Arc::clone(&self.lines.waits), charge.policy().clone());
+        self.store.pause(charge, length).map(move |paused| {
+            if is_new {
+                waits.count_pause(&policy, paused.is_ok());
+            }
+            if paused.is_ok() {
+                waits.note_pause(&policy, length);
+            }
+            paused
+        })
     }
 
     /// Lowers what is left of the charge's quota to `remaining` units. What is less stays.

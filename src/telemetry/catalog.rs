@@ -96,6 +96,8 @@ define! {
         "Live instances that share the store.";
     NETWORK = Gauge "tollgate_redis_network_seconds" in Seconds:
         "Shortest round trip measured: the network, without the server.";
+    PAUSES = Counter "tollgate_pauses_total" in Count:
+        "Keys that were paused, since an API refused a call.";
     PENDING_MERGES = Gauge "tollgate_pending_merges" in Count:
         "Keys that were decided locally and are not merged yet.";
     REGION_REPORTS = Counter "tollgate_region_reports_total" in Count:
@@ -106,6 +108,10 @@ define! {
         "Requests that waited for the home of their key, in another region.";
     SHARE_DECISIONS = Counter "tollgate_region_share_decisions_total" in Count:
         "Requests decided by the share of this region, since the home could not be reached.";
+    REFUSALS = Counter "tollgate_outgoing_refusals_total" in Count:
+        "Calls that an API refused.";
+    RETRIES = Counter "tollgate_outgoing_retries_total" in Count:
+        "Calls that failed and may be repeated.";
     QUEUE_WAIT = Histogram "tollgate_redis_queue_seconds" in Seconds:
         "Wait of the oldest charge of a call in this process.";
     ROUND_TRIP = Histogram "tollgate_redis_round_trip_seconds" in Seconds:
@@ -118,4 +124,8 @@ define! {
         "Hash slots of a cluster that no node decides on.";
     TIER_REQUESTS = Counter "tollgate_tier_cache_requests_total" in Count:
         "Tiers asked of a cache.";
+    TURN_WAIT = Histogram "tollgate_turn_wait_seconds" in Seconds:
+        "How long callers waited for their turn.";
+    WAITING_CALLERS = Gauge "tollgate_waiting_callers" in Count:
+        "Callers of this process that wait for their turn.";
 }

@@ -11,10 +11,19 @@ use metrics::gauge;
 
 use crate::store::{Health, ServerStats, Stats};
 
-use super::catalog::{self, Metric};
+use super::{
+    catalog::{self, Metric},
+    waits::WaitMetrics,
+};
 
 /// Sets the gauges of a limiter. `limiter` is their label, which distinguishes the limiters of a process.
-pub(crate) fn record(limiter: &str, stats: &Stats, health: &Health, held_slots: u64) {
+pub(crate) fn record(
+    limiter: &str,
+    stats: &Stats,
+    health: &Health,
+    held_slots: u64,
+    waits: &WaitMetrics,
+) {
     let set = |metric: &Metric, value: f64| {
         gauge!(metric.name, "limiter" => limiter.to_owned()).set(value);
     };
@@ -45,6 +54,11 @@ pub(crate) fn record(limiter: &str, stats: &Stats, health: &Health, held_slots: 
     set(&catalog::STUCK_SLOTS, float(health.stuck_slots() as u64));
     set(&catalog::HELD_SLOTS, float(held_slots));
     set(&catalog::PENDING_MERGES, float(health.pending_merges()));
+    for (policy, callers) in waits.waiting() {
+        let labels = [("limiter", limiter), ("policy", policy)];
+        let labels = labels.map(|(name, value)| (name, value.to_owned()));
+        gauge!(catalog::WAITING_CALLERS.name, &labels).set(float(callers));
+    }
     for server in stats.servers() {
         record_server(limiter, server);
     }

@@ -1,10 +1,8 @@
 //! One value for each policy and tier, in bounded memory.
 
-#[cfg(feature = "dashboard")]
-use std::iter;
 use std::{
     collections::HashMap,
-    fmt,
+    fmt, iter,
     sync::{
         OnceLock,
         atomic::{AtomicBool, Ordering},
@@ -120,7 +118,6 @@ impl<T: Default> SeriesTable<T> {
     }
 }
 
-#[cfg(feature = "dashboard")]
 impl<T> SeriesTable<T> {
     /// Returns all series, and last that of everything beyond the last pair.
     pub fn iter(&self) -> impl Iterator<Item = &PolicySeries<T>> {

@@ -30,6 +30,7 @@ use tollgate::{
 };
 use tower::{Layer, ServiceExt, service_fn};
 
+use super::waits;
 use crate::support::{Server, over_a_full_store};
 
 // === What is exported ===
@@ -230,6 +231,7 @@ async fn everything() -> String {
         },
     )
     .await;
+    waits::happen().await;
     limiter.record_gauges("web");
     drop(hold);
     let regions = Regions::here("west", server.url()).region("east", server.url());
@@ -662,7 +664,7 @@ async fn held_slots_are_those_of_holds_that_have_not_ended() {
 
 // === Helpers ===
 
-fn recorder() -> PrometheusRecorder {
+pub(super) fn recorder() -> PrometheusRecorder {
     let builder = PrometheusBuilder::new()
         .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &[0.001, 0.01])
         .and_then(|builder| {
@@ -719,7 +721,7 @@ async fn until(is_reached: impl Fn() -> bool, act: impl AsyncFn()) {
 }
 
 /// The text format of Prometheus.
-struct Exported {
+pub(super) struct Exported {
     /// Kinds by metric.
     kinds: BTreeMap<String, String>,
     /// Names of labels by metric, without that of the buckets.
@@ -729,7 +731,7 @@ struct Exported {
 }
 
 impl Exported {
-    fn of(text: &str) -> Self {
+    pub(super) fn of(text: &str) -> Self {
         let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
         let types = types.map(|line| line.split_once(' ').expect("name and kind"));
         let kinds: BTreeMap<String, String> = types
@@ -767,7 +769,7 @@ impl Exported {
     }
 
     /// Returns labels and values of a metric, in order.
-    fn values(&self, name: &str) -> Vec<(String, f64)> {
+    pub(super) fn values(&self, name: &str) -> Vec<(String, f64)> {
         let samples = self.samples.iter().filter(|(other, ..)| other == name);
         let mut values: Vec<_> = samples
             .map(|(_, labels, value)| (labels.clone(), *value))
@@ -778,7 +780,7 @@ impl Exported {
 
     /// Returns the value of the only sample with this label.
     #[track_caller]
-    fn value(&self, name: &str, label: &str) -> f64 {
+    pub(super) fn value(&self, name: &str, label: &str) -> f64 {
         let values = self.values(name).into_iter();
         let values: Vec<_> = values
             .filter(|(labels, _)| labels.contains(label))

@@ -1,3 +1,4 @@
-//! Metrics.
+//! Metrics, and what is seen of callers that wait.
 
 mod metrics;
+mod waits;

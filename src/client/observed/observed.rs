@@ -26,6 +26,7 @@ use super::{
 pub struct Observed {
     refusal: Option<Refusal>,
     retry_after: Option<Duration>,
+    wait_from: Option<&'static str>,
     limits: Vec<ObservedLimit>,
     must_not_retry: bool,
     bucket: Option<Box<str>>,
@@ -57,9 +58,10 @@ impl Observed {
         let limits = collector::limits(headers, sent);
         let requested = requested_wait(headers, sent);
         let refusal = Refusal::of(status, headers, &limits, requested.is_some());
-        let wait = requested.or_else(|| wait_for_units(&limits));
+        let wait = requested.or_else(|| Some((wait_for_units(&limits)?, "exhausted limit")));
+        let wait = wait.filter(|_| refusal.is_some());
         // Zero would make clients call again at once, for ever.
-        let wait = wait.map(|wait| if wait.is_zero() { SHORTEST_WAIT } else { wait });
+        let waits = |(wait, _): (Duration, _)| if wait.is_zero() { SHORTEST_WAIT } else { wait };
         let first = |names: &[&str]| {
             let mut values = names.iter().flat_map(|name| texts(headers, name));
             values.next().map(Into::into)
@@ -67,7 +69,8 @@ impl Observed {
         let is_global = || texts(headers, "x-ratelimit-global").any(|global| global == "true");
         Self {
             refusal,
-            retry_after: wait.filter(|_| refusal.is_some()),
+            retry_after: wait.map(waits),
+            wait_from: wait.map(|(_, from)| from),
             limits,
             must_not_retry: forbids_retry(headers),
             bucket: first(&BUCKETS),
@@ -88,6 +91,11 @@ impl Observed {
     #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {
         self.retry_after
+    }
+
+    /// Returns the source of [`retry_after`](Self::retry_after), for log lines.
+    pub(in crate::client) const fn wait_from(&self) -> Option<&'static str> {
+        self.wait_from
     }
 
     /// Returns the limits that the response shows, 32 at most.

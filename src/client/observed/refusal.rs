@@ -47,16 +47,21 @@ impl Refusal {
     }
 }
 
-/// Returns the wait that the headers ask for. The most precise header that has one counts, and of its values the longest.
-pub(super) fn requested_wait(headers: &HeaderMap, sent: SentAt) -> Option<Duration> {
-    let millis = WAITS_IN_MILLIS.iter();
-    let millis = millis.flat_map(|name| texts(headers, name));
-    let seconds = texts(headers, RETRY_AFTER.as_str());
+/// Returns the wait that the headers ask for, and the header that has it. The most precise one counts, and of its values the
+/// longest.
+pub(super) fn requested_wait(
+    headers: &HeaderMap,
+    sent: SentAt,
+) -> Option<(Duration, &'static str)> {
+    let millis = WAITS_IN_MILLIS.iter().flat_map(|name| {
+        let waits = texts(headers, name).filter_map(|text| sent.wait_millis(text));
+        waits.map(|wait| (wait, *name))
+    });
+    let seconds = texts(headers, RETRY_AFTER.as_str()).filter_map(|text| sent.wait(text));
     millis
-        .filter_map(|text| sent.wait_millis(text))
         .max()
-        .or_else(|| retry_delay(headers))
-        .or_else(|| seconds.filter_map(|text| sent.wait(text)).max())
+        .or_else(|| Some((retry_delay(headers)?, "grpc-status-details-bin")))
+        .or_else(|| Some((seconds.max()?, "retry-after")))
 }
 
 /// Returns the longest wait for a unit of an exhausted limit.

@@ -3,6 +3,7 @@
 mod api;
 mod bodies;
 mod grpc;
+mod log;
 mod observed;
 mod pauses;
 mod retries;
