@@ -208,6 +208,18 @@ impl Line {
         self.state.lock().callers.is_empty()
     }
 
+    /// Returns the number of callers.
+    #[cfg(feature = "explain")]
+    pub fn callers(&self) -> usize {
+        self.state.lock().callers.len()
+    }
+
+    /// Returns whether the callers wait for this key, among others.
+    #[cfg(feature = "explain")]
+    pub fn waits_for(&self, key: Fingerprint) -> bool {
+        self.key.charges.iter().any(|charge| charge.key == key)
+    }
+
     /// Returns how long the first turn is away.
     pub fn first_turn(&self, now: Timestamp) -> Option<Duration> {
         let state = self.state.lock();

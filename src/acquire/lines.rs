@@ -1,5 +1,7 @@
 //! All lines of a limiter.
 
+#[cfg(feature = "explain")]
+use std::time::Duration;
 use std::{
     collections::{HashMap, hash_map::Entry},
     fmt,
@@ -11,12 +13,16 @@ use std::{
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+#[cfg(feature = "explain")]
+use super::server_clock::ServerClock;
 use super::{
     error::AcquireError,
     gates::{Gates, MayAsk},
     line::{Line, LineKey},
     permit::Grant,
 };
+#[cfg(feature = "explain")]
+use crate::charge::Fingerprint;
 use crate::{
     block_check::BlockCheck,
     charge::{OwnedCharge, Receipt, Turn},
@@ -199,6 +205,19 @@ impl Lines {
         u64::from(self.queues) << 32 | Ticket::random().as_u64() >> 32
     }
 
+    /// Returns the callers of this process that wait for a key, and when a caller behind them would have its turn.
+    #[cfg(feature = "explain")]
+    pub fn key_wait(&self, key: Fingerprint) -> KeyWait {
+        let book = self.book.lock();
+        let mut wait = KeyWait::default();
+        let now = ServerClock::now();
+        for line in book.lines.values().filter(|line| line.waits_for(key)) {
+            wait.callers += line.callers();
+            wait.turn = wait.turn.max(line.first_turn(now));
+        }
+        wait
+    }
+
     /// Returns the turn of a caller, and shows its decision to the observer.
     pub(super) fn grant(&self, charges: &[OwnedCharge], turn: Turn) -> Grant {
         let borrowed: Vec<_> = charges.iter().map(OwnedCharge::borrow).collect();
@@ -247,6 +266,15 @@ impl Lines {
         drop(self.grant(charges, turn));
         None
     }
+}
+
+/// The callers of this process that wait for one key.
+#[cfg(feature = "explain")]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct KeyWait {
+    pub callers: usize,
+    /// How long the turn of the next caller is away, as far as it is known.
+    pub turn: Option<Duration>,
 }
 
 impl fmt::Debug for Lines {

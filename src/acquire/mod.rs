@@ -70,6 +70,8 @@ mod task;
 pub use self::acquire::{Acquire, AcquireCharges};
 pub(crate) use self::begin::MaxWait;
 pub use self::error::{AcquireError, AcquireErrorKind};
+#[cfg(feature = "explain")]
+pub(crate) use self::lines::KeyWait;
 pub(crate) use self::lines::Lines;
 pub use self::permit::Permit;
 pub use crate::charge::Priority;

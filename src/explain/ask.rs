@@ -11,8 +11,10 @@
 //! record has one entry for each policy and key, in sets of eight like a cache of a CPU: the memory is fixed, a record takes one
 //! short lock, and a client evicts others only if it is denied under many keys.
 
+use futures_util::future::join_all;
+
 use crate::{
-    charge::{Charge, MAX_CHARGES, OwnedCharge},
+    charge::{Charge, Fingerprint, MAX_CHARGES, OwnedCharge},
     decision::{CountedBy, Decision, PolicyState},
     error::Error,
     key::Key,
@@ -28,7 +30,8 @@ impl RateLimiter {
     ///
     /// Charges nothing. A policy is of the limiter once a builder or a layer has added it, and is shown with its own quota:
     /// [`RateLimitLayer::explain`](crate::RateLimitLayer::explain) also knows tiers and modes. Takes at most three calls for
-    /// 16 policies, and one for each with a penalty, each within the deadline of the store. See [`explain`](crate::explain) for an example.
+    /// 16 policies, one for each, and one more for each with a penalty, each within the deadline of the store. See
+    /// [`explain`](crate::explain) for an example.
     ///
     /// # Errors
     ///
@@ -43,7 +46,8 @@ impl RateLimiter {
     /// As [`explain`](Self::explain), for these charges in their order.
     ///
     /// Policies with different outage choices are asked separately: together, one that denies would hide the others. So there
-    /// are at most three calls for 16 charges, and one for each of them with a penalty, each within the deadline of the store.
+    /// are at most three calls for 16 charges. Then the bans and the pauses of the keys are read, all at once, each within the
+    /// deadline of the store.
     pub(crate) async fn explain_charges(
         &self,
         charges: Vec<OwnedCharge>,
@@ -61,9 +65,13 @@ impl RateLimiter {
                     self.store.decide(&peeks.collect::<Vec<_>>())
                 };
                 let decision = peek.await?;
-                for ((charge, explained), state) in asked.iter_mut().zip(decision.states()) {
-                    let explanation = self.explain_state(charge.borrow(), state, &decision);
-                    **explained = Some(explanation.await?);
+                let states = asked.iter().zip(decision.states());
+                let explaining = states.map(|((charge, _), state)| {
+                    self.explain_state(charge.borrow(), state, &decision)
+                });
+                let explanations = join_all(explaining).await;
+                for ((_, explained), explanation) in asked.iter_mut().zip(explanations) {
+                    **explained = Some(explanation?);
                 }
             }
         }
@@ -93,6 +101,12 @@ impl RateLimiter {
             }
             Some(_) | None => None,
         };
+        let now = decision.decided_at();
+        let paused_until = match counted_by {
+            // Nobody heeds a pause of the server while it is unavailable.
+            CountedBy::Fallback | CountedBy::Uncounted => None,
+            _ => self.store.paused_until(&charge).await?,
+        };
         let view = self.store.local_view(&charge);
         let has_units = |lease: KeyLease| lease.units() >= charge.units();
         let counted_by = match view.denied_for() {
@@ -108,10 +122,12 @@ impl RateLimiter {
             block: self.blocks.list.block_of(policy, key),
             policy: policy.clone(),
             cost: charge.units(),
+            paused_until: paused_until.filter(|until| *until > now),
+            waiting: self.lines.key_wait(Fingerprint::of(policy, key)),
             state: *state,
             counted_by,
             view,
-            counted_at: decision.decided_at(),
+            counted_at: now,
             outage_age: None,
             last_denial: denials.and_then(|denials| denials.last(policy, key)),
         })

@@ -3,6 +3,7 @@
 use std::{fmt, time::Duration};
 
 use crate::{
+    acquire::KeyWait,
     block::ActiveBlock,
     clock::Timestamp,
     decision::{CountedBy, Outcome, PolicyName, PolicyState, Retry, Usage},
@@ -102,6 +103,9 @@ pub struct PolicyExplanation {
     /// `None` also if nobody counts, so that a ban denies nothing.
     pub(super) ban_status: Option<BanStatus>,
     pub(super) block: Option<ActiveBlock>,
+    /// Later than `counted_at`.
+    pub(super) paused_until: Option<Timestamp>,
+    pub(super) waiting: KeyWait,
 }
 
 impl PolicyExplanation {
@@ -226,6 +230,60 @@ impl PolicyExplanation {
     #[must_use]
     pub fn block(&self) -> Option<&ActiveBlock> {
         self.block.as_ref()
+    }
+
+    /// Returns when the [pause](crate::RateLimiter::pause) of the key ends, which the other side of a call asked for; `None` if the
+    /// key is not paused, or during an outage, when a pause is not heeded.
+    #[must_use]
+    pub fn paused_until(&self) -> Option<Timestamp> {
+        self.paused_until
+    }
+
+    /// Returns the number of callers of this instance that [wait](crate::acquire) for the key.
+    #[must_use]
+    pub fn waiting_callers(&self) -> usize {
+        self.waiting.callers
+    }
+
+    /// Returns how long a caller that [asks for a turn](crate::acquire) now waits at least: for the quota, the end of a pause or a
+    /// ban, and the callers of this instance before it.
+    ///
+    /// `None` if that is not known: nobody counts, all slots are taken, the key is blocked, or the cost is above the limit. Callers
+    /// of other instances may go first.
+    #[must_use]
+    pub fn next_turn(&self) -> Option<Duration> {
+        let usage = self.state.usage().filter(|_| self.block.is_none())?;
+        let now = self.counted_at;
+        let policy = self.policy.for_waiting();
+        let quota = match policy.counter().retry_under(usage, self.cost, now) {
+            Retry::Now => Duration::ZERO,
+            Retry::At(at) if !policy.is_concurrency() => at.since(now),
+            Retry::At(_) | Retry::Never => return None,
+        };
+        let ban = self.ban_status.and_then(|status| status.banned_until());
+        let ends = [ban, self.paused_until].into_iter().flatten();
+        let ends = ends.map(|end| end.since(now));
+        ends.chain([quota]).chain(self.waiting.turn).max()
+    }
+
+    fn write_turn(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(until) = self.paused_until {
+            let ends = Span(until.since(self.counted_at));
+            write!(f, "\n  paused: as the other side asked, for {ends}")?;
+        }
+        let callers = self.waiting.callers;
+        if self.paused_until.is_none() && callers == 0 {
+            return Ok(());
+        }
+        match self.next_turn() {
+            Some(turn) => write!(f, "\n  next turn: in {}", Span(turn))?,
+            None => f.write_str("\n  next turn: at a time that is not known")?,
+        }
+        match callers {
+            0 => Ok(()),
+            1 => f.write_str(", behind 1 caller of this instance"),
+            _ => write!(f, ", behind {callers} callers of this instance"),
+        }
     }
 
     fn write_block(&self, f: &mut fmt::Formatter<'_>, block: &ActiveBlock) -> fmt::Result {
@@ -374,6 +432,7 @@ impl fmt::Display for PolicyExplanation {
         if let Some(ban_status) = self.policy.ban_penalty().zip(self.ban_status()) {
             self.write_ban_status(f, ban_status)?;
         }
+        self.write_turn(f)?;
         match &self.last_denial {
             Some(denial) => self.write_denial(f, denial),
             None => Ok(()),

@@ -90,6 +90,19 @@
 //!   block: for 3 min, ends in 57 min or by unblocking the key, reason: scraping
 //! ```
 //!
+//! # Pauses and callers that wait
+//!
+//! A key that the other side of a call asked to [pause](crate::RateLimiter::pause) is shown with the end of the pause. Both a pause
+//! and callers of this instance that [wait for a turn](crate::acquire) add the time that a caller would wait who asked now:
+//!
+//! ```text
+//! partner: limited, 0 of 100 units left, all back in 32 s
+//!   quota: 100 per 60 s by token_bucket, 1 a request
+//!   counted by: shared
+//!   paused: as the other side asked, for 30 s
+//!   next turn: in 31 s, behind 2 callers of this instance
+//! ```
+//!
 //! # Last denials
 //!
 //! A limiter keeps them only with

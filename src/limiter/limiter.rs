@@ -74,7 +74,7 @@ pub struct RateLimiter {
     known: Arc<Mutex<Vec<KnownPolicy>>>,
     holds: Arc<HoldRegistry>,
     /// Callers that wait for their turn.
-    pub(super) lines: Arc<Lines>,
+    pub(crate) lines: Arc<Lines>,
     pub(super) observer: DecisionObserver,
     #[cfg_attr(
         not(any(feature = "explain", feature = "top-keys")),

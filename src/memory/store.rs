@@ -373,6 +373,10 @@ impl Store for MemoryStore {
         StoreFuture::ready(Ok(()))
     }
 
+    fn paused_until(&self, charge: &Charge<'_>) -> StoreFuture<Option<Timestamp>> {
+        StoreFuture::ready(Ok(self.pause_of(charge)))
+    }
+
     fn lower(&self, charge: &Charge<'_>, remaining: u64) -> StoreFuture<()> {
         self.lower_key(charge, remaining);
         StoreFuture::ready(Ok(()))

@@ -106,6 +106,13 @@ impl MemoryStore {
         }
     }
 
+    /// Returns when the pause of a key ends, if it is paused now.
+    pub(super) fn pause_of(&self, charge: &Charge<'_>) -> Option<Timestamp> {
+        let now = self.shared.clock.read().now;
+        let key = KeyRef::of(charge).fingerprint;
+        self.shared.lines.lock().paused_until(key, now)
+    }
+
     /// Lowers what is left of a key's quota.
     pub(super) fn lower_key(&self, charge: &Charge<'_>, remaining: u64) {
         let counter = charge.policy().counter();

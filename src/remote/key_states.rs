@@ -6,7 +6,8 @@ use futures_util::future::join_all;
 use redis::{Cmd, Value};
 
 use crate::{
-    clock::Clock,
+    charge::Charge,
+    clock::{Clock, Timestamp},
     key::Key,
     policy::{BanRecord, Policy},
     store::StoreFuture,
@@ -79,6 +80,33 @@ pub(super) fn ban_record(
             Value::BulkString(bytes) => {
                 let state = BanRecord::from_stored(&bytes, Clock::system().now());
                 state.map(Some).ok_or_else(classify::foreign_value)
+            }
+            _ => Err(malformed()),
+        }
+    })
+}
+
+/// Reads when the pause of a charge's key ends, from the field `u` of its line (`lua/pause.lua`).
+pub(super) fn paused_until(
+    client: &Arc<Client>,
+    charge: &Charge<'_>,
+) -> StoreFuture<Option<Timestamp>> {
+    let client = Arc::clone(client);
+    let mut command = redis::cmd("HGET");
+    let line = client.keyspace.line_key(charge.policy(), charge.key());
+    command.arg(line.as_slice()).arg("u");
+    StoreFuture::boxed(async move {
+        match route::run_command(&client, &command).await? {
+            Value::Nil => Ok(None),
+            Value::BulkString(bytes) => {
+                // As for the scripts, one that cannot be read is none.
+                let packed: Option<[u8; 7]> = bytes.try_into().ok();
+                let micros = packed.map(|packed| {
+                    packed
+                        .iter()
+                        .fold(0, |sum, byte| sum << 8 | u64::from(*byte))
+                });
+                Ok(micros.map(Timestamp::from_micros))
             }
             _ => Err(malformed()),
         }

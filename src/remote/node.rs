@@ -270,6 +270,15 @@ impl Node {
         }
     }
 
+    /// Returns when the pause of a charge's key ends.
+    pub fn paused_until(&self, charge: &Charge<'_>) -> StoreFuture<Option<Timestamp>> {
+        let read = || key_states::paused_until(&self.client, charge);
+        match &self.guard {
+            Some(guard) => guard.paused_until(read),
+            None => read(),
+        }
+    }
+
     /// Returns what the instances share of their top keys.
     #[cfg(feature = "top-keys")]
     pub fn shared_top_keys(&self) -> StoreFuture<Vec<Snapshot>> {

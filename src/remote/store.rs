@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use crate::{
     block::{BlockChange, BlockList},
     charge::{Charge, OwnedCharge, Receipt, Settlement, TurnRequest, Turns},
-    clock::Clock,
+    clock::{Clock, Timestamp},
     decision::Decision,
     diagnosis::Warning,
     error::{Error, ErrorKind},
@@ -25,7 +25,7 @@ use crate::{
 #[cfg(feature = "reload")]
 use crate::store::RuleStore;
 #[cfg(feature = "test-util")]
-use crate::{algorithm::Admitted, charge::Merge, clock::Timestamp};
+use crate::{algorithm::Admitted, charge::Merge};
 #[cfg(feature = "top-keys")]
 use crate::{key::slot::slot_of, top_keys::Snapshot};
 
@@ -211,6 +211,10 @@ impl Store for RedisStore {
 
     fn pause(&self, charge: &Charge<'_>, length: Duration) -> StoreFuture<()> {
         self.node_for(charge.key()).pause(charge, length)
+    }
+
+    fn paused_until(&self, charge: &Charge<'_>) -> StoreFuture<Option<Timestamp>> {
+        self.node_for(charge.key()).paused_until(charge)
     }
 
     fn lower(&self, charge: &Charge<'_>, remaining: u64) -> StoreFuture<()> {

@@ -7,6 +7,7 @@ use tokio::sync::watch;
 
 use crate::{
     charge::{Charge, Charges, OwnedCharge, Receipt},
+    clock::Timestamp,
     decision::{CountedBy, Decision},
     diagnosis::Warning,
     error::{Error, ErrorKind},
@@ -201,6 +202,23 @@ impl Guard {
         StoreFuture::boxed(async move {
             match guard.bounded(primary).await {
                 Err(error) if error.kind() != ErrorKind::ForeignValue => local.await,
+                result => result,
+            }
+        })
+    }
+
+    /// Reads when the pause of a key ends. `None` if the server cannot be asked: a pause is not heeded then.
+    pub fn paused_until(
+        self: &Arc<Self>,
+        read: impl FnOnce() -> StoreFuture<Option<Timestamp>>,
+    ) -> StoreFuture<Option<Timestamp>> {
+        if self.breaker.is_open() {
+            return StoreFuture::ready(Ok(None));
+        }
+        let (guard, primary) = (Arc::clone(self), read());
+        StoreFuture::boxed(async move {
+            match guard.bounded(primary).await {
+                Err(error) if error.kind() != ErrorKind::ForeignValue => Ok(None),
                 result => result,
             }
         })

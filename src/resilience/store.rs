@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use crate::{
     block::BlockChange,
     charge::{Charge, Merge, OwnedCharge, Receipt},
-    clock::Clock,
+    clock::{Clock, Timestamp},
     decision::Decision,
     diagnosis::Warning,
     error::Error,
@@ -125,6 +125,11 @@ impl Store for ResilientStore {
     fn ban_record(&self, policy: &Policy, key: &Key) -> StoreFuture<Option<BanRecord>> {
         self.guard
             .ban_record(policy, key, || self.primary.ban_record(policy, key))
+    }
+
+    fn paused_until(&self, charge: &Charge<'_>) -> StoreFuture<Option<Timestamp>> {
+        self.guard
+            .paused_until(|| self.primary.paused_until(charge))
     }
 
     fn deadline(&self) -> Option<Duration> {

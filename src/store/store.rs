@@ -20,6 +20,7 @@ use super::{
 use crate::{
     block::{BlockChange, BlockList},
     charge::{Charge, Receipt, TurnRequest, Turns},
+    clock::Timestamp,
     decision::Decision,
     diagnosis::Warning,
     error::{Error, ErrorKind},
@@ -140,6 +141,20 @@ pub trait Store: Any + Debug + Send + Sync {
         match self.inner() {
             Some(inner) => inner.pause(charge, length),
             None => cannot("this store cannot pause keys"),
+        }
+    }
+
+    /// Returns when the [pause](Self::pause) of a charge's key ends; `None` if it was not paused. The time may be past.
+    ///
+    /// For operators; turns do not need it. By default there are no pauses.
+    ///
+    /// # Errors
+    ///
+    /// Any kind that describes why the store could not read it.
+    fn paused_until(&self, charge: &Charge<'_>) -> StoreFuture<Option<Timestamp>> {
+        match self.inner() {
+            Some(inner) => inner.paused_until(charge),
+            None => StoreFuture::ready(Ok(None)),
         }
     }
 

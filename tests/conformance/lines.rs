@@ -35,6 +35,7 @@ on_every_store! { lines, std::convert::identity, {
     wait_is_no_offence
     paused_key_has_no_turn_until_the_pause_ends
     shorter_pause_does_not_end_a_longer_one
+    pause_and_callers_are_explained_with_the_next_turn
     lowered_quota_is_what_is_left
     queue_of_a_policy_is_not_waited_in_twice
 } }
@@ -449,6 +450,49 @@ async fn shorter_pause_does_not_end_a_longer_one(place: Place) {
     }
     let refused = limiter.try_acquire(policy.charge(ada())).await;
     assert_eq!(refused.expect_err("paused").retry_after(), Some(5 * UNIT));
+}
+
+async fn pause_and_callers_are_explained_with_the_next_turn(place: Place) {
+    let ways = [
+        strict(),
+        Policy::new("window", Quota::per_second(10)).algorithm(Algorithm::SlidingWindow),
+        Policy::concurrency("slots", 1),
+    ];
+    for policy in ways {
+        let (limiter, other) = (place.instance(&[&policy]), place.instance(&[&policy]));
+        let explained = async || {
+            let explanation = limiter.explain(&ada()).await.expect("explained");
+            explanation.policies()[0].clone()
+        };
+        let before = explained().await;
+        assert_eq!(before.paused_until(), None);
+        assert_eq!(before.next_turn(), Some(Duration::ZERO));
+        assert!(!before.to_string().contains("turn"), "{before}");
+
+        let pause = 50 * UNIT;
+        let paused = other.pause(&policy.charge(ada()), pause);
+        paused.await.expect("paused");
+        let paused = explained().await;
+        assert_eq!(paused.paused_until(), Some(paused.counted_at() + pause));
+        assert_eq!(paused.next_turn(), Some(pause), "{paused}");
+        let lines = "\n  paused: as the other side asked, for 5 s\n  next turn: in 5 s";
+        assert!(paused.to_string().ends_with(lines), "{paused}");
+
+        let waiting = Caller::waiting(limiter.acquire(policy.charge(ada()))).await;
+        let behind = explained().await;
+        assert_eq!(behind.waiting_callers(), 1);
+        assert!(behind.next_turn() >= Some(pause), "{behind}");
+        let line = ", behind 1 caller of this instance";
+        assert!(behind.to_string().ends_with(line), "{behind}");
+        drop(waiting);
+        let elsewhere = limiter.explain(&Key::new("bob")).await.expect("explained");
+        assert_eq!(elsewhere.policies()[0].paused_until(), None);
+
+        place.clock.advance(pause);
+        let after = explained().await;
+        assert_eq!(after.paused_until(), None);
+        assert_eq!(after.waiting_callers(), 0);
+    }
 }
 
 async fn lowered_quota_is_what_is_left(place: Place) {

@@ -127,6 +127,32 @@ daily: limited, 0 of 2 units left, all back in 24 h
 }
 
 #[tokio::test]
+async fn pause_in_redis_is_explained_until_an_outage_in_which_nobody_heeds_it() {
+    let mut server = Server::start();
+    let partner = Policy::new("partner", Quota::per_hour(10));
+    let limiter = RateLimiter::builder()
+        .redis(server.url())
+        .deadline(DEADLINE);
+    let limiter = limiter.policy(partner.clone()).build().expect("usable");
+    let ada = Key::new("ada");
+    let paused = limiter.pause(&partner.charge(ada), 60 * SECOND);
+    paused.await.expect("paused");
+    let explained = state(&limiter, "ada", "partner").await;
+    assert_eq!(explained.counted_by(), CountedBy::Shared);
+    let until = explained.paused_until().expect("paused");
+    let left = until.since(explained.counted_at());
+    assert!(left > 50 * SECOND && left <= 60 * SECOND, "{left:?}");
+    assert_eq!(explained.next_turn(), Some(left));
+    assert_eq!(state(&limiter, "bob", "partner").await.paused_until(), None);
+
+    server.kill();
+    until_degraded(std::slice::from_ref(&limiter)).await;
+    let outage = state(&limiter, "ada", "partner").await;
+    assert_eq!(outage.counted_by(), CountedBy::Fallback);
+    assert_eq!(outage.paused_until(), None);
+}
+
+#[tokio::test]
 async fn ban_is_explained_with_its_begin_its_end_and_its_number() {
     let clock = Clock::manual(START);
     let login = banning("login", 2);
