@@ -22,7 +22,9 @@ pub(super) fn key_state(key: &PolicyKey, explained: &PolicyExplanation) -> Value
     let has_state = usage.is_some_and(|usage| is_used(usage, now))
         || block.is_some()
         || penalty.is_some()
-        || last_denial.is_some();
+        || last_denial.is_some()
+        || explained.paused_until().is_some()
+        || explained.waiting_callers() > 0;
     json!({
         "policy": explained.name().as_str(),
         // As it is counted.
@@ -50,6 +52,11 @@ pub(super) fn key_state(key: &PolicyKey, explained: &PolicyExplanation) -> Value
         "block_reason": block.map(ActiveBlock::reason),
         // The policy of the block. Null if it holds under all.
         "block_policy": block.and_then(policy_of),
+        // For how long the other side asked to pause the key. Null if it is not paused.
+        "paused_millis": explained.paused_until().map(from_now),
+        // Callers of this instance that wait for the key, and how long another one would wait. Null if that is not known.
+        "waiting_callers": explained.waiting_callers(),
+        "next_turn_millis": explained.next_turn().map(|turn| turn.as_millis()),
         // Null if the key was not denied by this instance, or if the limiter does not record denials.
         "last_denial": last_denial.map(|denial| denial_state(denial, now)),
     })

@@ -113,7 +113,7 @@
 //! | `GET /` | none | | the page; its files are `?style.css`, `?boot.js` and `?icon.svg` |
 //! | `GET /assets/{module}` | none | | the page's program, as modules |
 //! | `GET /api/session` | none | | what the token may do, if it is valid |
-//! | `GET /api/state` | read | | policies with their modes, decisions since the start, health, servers, latency of the last second and minute, warnings |
+//! | `GET /api/state` | read | | policies with their modes and who waits under them, decisions since the start, health, servers, latency of the last second and minute, warnings |
 //! | `GET /api/history` | read | | decisions and latency of the last 5 minutes by the second, and of the last 6 hours by the minute |
 //! | `GET /api/live` | read | | the state as server-sent events, once a second |
 //! | `GET /api/top-keys` | read | | the keys that each policy denied most often (feature `top-keys`) |

@@ -8,6 +8,7 @@ use crate::{
     policy::{Consistency, OnOutage, Policy},
     rules::{ModeSetting, Rule, RuleMode},
     store::{Health, Outage, ServerStats, Stats},
+    telemetry::WaitMetrics,
 };
 
 use super::{history::Track, shared::SharedDashboard};
@@ -15,7 +16,7 @@ use super::{history::Track, shared::SharedDashboard};
 /// Returns everything that the page shows of one moment.
 pub(super) fn state(shared: &SharedDashboard, stats: &Stats, health: &Health) -> Value {
     let watched = &shared.watched;
-    let policies: Vec<Value> = match watched.rules() {
+    let mut policies: Vec<Value> = match watched.rules() {
         Some(rules) => rules.iter().map(rule_state).collect(),
         None => {
             let policies = watched.policies().into_iter();
@@ -24,6 +25,7 @@ pub(super) fn state(shared: &SharedDashboard, stats: &Stats, health: &Health) ->
                 .collect()
         }
     };
+    add_waits(&mut policies, &watched.limiter().lines.waits);
     let servers: Vec<Value> = stats.servers().iter().map(server_state).collect();
     let warnings: Vec<Value> = watched.warnings().iter().map(warning_state).collect();
     let [time, history_time] = shared.now_millis();
@@ -84,6 +86,17 @@ fn policy_state(policy: &Policy, rule: Option<&Rule>) -> Value {
     // The limit that is tried beside the enforced one.
     state["candidate"] = json!(candidate.map(limit_state));
     state
+}
+
+/// Adds the callers of this process that wait under each policy, and for how long it has paused keys.
+fn add_waits(policies: &mut [Value], waits: &WaitMetrics) {
+    let waiting = waits.waiting();
+    for policy in policies {
+        let name = policy["name"].as_str().unwrap_or_default().to_owned();
+        policy["waiting_callers"] = json!(waiting.get(&*name).copied().unwrap_or(0));
+        // Of the key whose pause ends last, among those that this process has paused. Null if there is none.
+        policy["paused_millis"] = json!(waits.paused_for(&name).map(|left| left.as_millis()));
+    }
 }
 
 /// Returns the limit of a policy.

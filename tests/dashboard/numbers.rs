@@ -1,11 +1,15 @@
 //! The contents of the state and of the history.
 
-use std::time::{Duration, Instant};
+use std::{
+    future::Future,
+    task::{Context, Waker},
+    time::{Duration, Instant},
+};
 
 use axum::Router;
 use serde_json::{Value, json};
 use tollgate::{
-    Consistency, OnOutage, Percent, Policy, Quota, RateLimitLayer, RateLimiter, RequestHead,
+    Consistency, Key, OnOutage, Percent, Policy, Quota, RateLimitLayer, RateLimiter, RequestHead,
     dashboard::Dashboard, extract::Header, rules::RuleMode, tiers::Tier,
 };
 
@@ -42,17 +46,18 @@ async fn state_lists_the_policies_with_their_quotas_and_modes() {
             {
                 "name": "api", "limit": 100, "period_millis": 60_000, "burst": 20, "unit": null,
                 "algorithm": "token_bucket", "on_outage": "local", "consistency": "strict", "overshoot": null, "mode": "enforce", "rollout": 100.0,
-                "candidate": null,
+                "candidate": null, "waiting_callers": 0, "paused_millis": null,
             },
             {
                 "name": "uploads", "limit": 4, "period_millis": null, "burst": null, "unit": null,
                 "algorithm": "concurrency", "on_outage": "local", "consistency": "strict", "overshoot": null, "mode": "shadow", "rollout": 100.0,
-                "candidate": null,
+                "candidate": null, "waiting_callers": 0, "paused_millis": null,
             },
             {
                 "name": "trial", "limit": 5, "period_millis": 3_600_000, "burst": null, "unit": null,
                 "algorithm": "token_bucket", "on_outage": "deny", "consistency": "strict", "overshoot": null, "mode": "enforce", "rollout": 12.5,
                 "candidate": { "limit": 3, "period_millis": 3_600_000, "burst": null, "unit": null },
+                "waiting_callers": 0, "paused_millis": null,
             },
         ])
     );
@@ -356,3 +361,47 @@ async fn second_dashboard_of_a_running_limiter_begins_without_a_spike() {
 }
 
 const PATIENCE: Duration = Duration::from_secs(20);
+
+#[tokio::test]
+async fn policies_and_keys_show_who_waits_and_how_long_they_are_paused() {
+    let partner = Policy::new("partner", Quota::per_hour(1).burst(1));
+    let idle = Policy::new("idle", Quota::per_hour(1));
+    let limiter = RateLimiter::builder()
+        .policy(partner.clone())
+        .policy(idle)
+        .build()
+        .expect("a limiter");
+    let router: Router = guarded(Dashboard::builder_for_limiter(&limiter)).router();
+    let charge = partner.charge(Key::new("ada"));
+    drop(limiter.acquire(charge).await.expect("a turn"));
+    let mut waiting = Box::pin(limiter.acquire(charge).max_wait(Duration::from_secs(7_200)));
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(waiting.as_mut().poll(&mut context).is_pending());
+    limiter
+        .pause(&charge, Duration::from_secs(60))
+        .await
+        .expect("paused");
+    let waits = |policy: &Value| {
+        let paused = policy["paused_millis"].as_u64();
+        assert!(paused.is_none_or(|left| (1..=60_000).contains(&left)));
+        (policy["waiting_callers"].clone(), paused.is_some())
+    };
+    let state = get(&router, "/api/state").await;
+    let policies = state["policies"].as_array().expect("a list").iter();
+    let policies: Vec<_> = policies.map(waits).collect();
+    assert_eq!(policies, [(json!(1), true), (json!(0), false)]);
+
+    let found = post(&router, "/api/key", r#"{ "key": "ada" }"#).await;
+    let keys = found.1["policies"].as_array().expect("a list");
+    assert_eq!(
+        keys.iter().map(waits).collect::<Vec<_>>(),
+        [(json!(1), true), (json!(0), false)]
+    );
+    let turns = keys.iter().map(|key| key["next_turn_millis"].as_u64());
+    let turns: Vec<Option<u64>> = turns.collect();
+    assert!(turns[0].is_some_and(|turn| turn > 3_000_000), "{turns:?}");
+    assert_eq!(turns[1], Some(0));
+    drop(waiting);
+    let state = get(&router, "/api/state").await;
+    assert_eq!(state["policies"][0]["waiting_callers"], 0);
+}

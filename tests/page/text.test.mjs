@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import test from 'node:test';
 
 import {
-  consistencyText, count, denialText, duration, limitText, millis, nameOf, number, penaltyText, percent, placeText, size,
+  consistencyText, count, denialText, duration, limitText, millis, nameOf, number, penaltyText, percent, placeText, size, waitText,
 } from '../../src/dashboard/assets/text.mjs';
 
 test('numbers keep the digits that matter', () => {
@@ -63,4 +63,10 @@ test('a denial says how long ago it was, and that it was in shadow', () => {
 test('a secret is not repeated', () => {
   assert.equal(nameOf({ key: 'abcdefgh', form: 'secret' }), 'the API key …efgh');
   assert.equal(nameOf({ key: 'abcdefgh', form: 'counted' }), 'abcdefgh');
+});
+
+test('who waits and what is paused is shown only while it is so', () => {
+  assert.deepEqual(waitText({ waiting_callers: 0, paused_millis: null }), []);
+  assert.deepEqual(waitText({ waiting_callers: 1, paused_millis: null }), ['1 caller waits']);
+  assert.deepEqual(waitText({ waiting_callers: 3, paused_millis: 41_200 }), ['3 callers wait', 'paused for 42 s']);
 });

@@ -6,7 +6,7 @@ import { $, button, element, fillOptions, group, meter, option, replaceChanged, 
 import { change, confirmed, report } from './notices.mjs';
 import { page, serverTime, tell, when, where } from './page.mjs';
 import { fill } from './table.mjs';
-import { count, denialText, duration, nameOf, number, penaltyText, placeText, time } from './text.mjs';
+import { count, denialText, duration, nameOf, number, penaltyText, placeText, time, waitText } from './text.mjs';
 
 export const KEY_HINT = 'Shows what is left of each policy. Charges nothing.';
 
@@ -57,6 +57,7 @@ function renderKey({ policies: rows, without_key: keyless }) {
     ['Counted as', rows.some(({ key }) => key !== lookedUp.key), ({ key }) => ({ text: key, key: true })],
     ['Penalty', rows.some(({ penalty }) => penalty), (entry) => ({ text: penaltyText(entry.penalty), bad: isBanned(entry) })],
     ['Last denial', rows.some((entry) => entry.last_denial), (entry) => ({ text: denialText(entry.last_denial) })],
+    ['Waits', rows.some((entry) => waitText(entry).length), (entry) => ({ text: waitText(entry).join(', ') || 'no' })],
     ['Blocked', rows.some(isBlocked), (entry) => ({ text: blockText(entry), bad: isBlocked(entry), isFree: true })],
     ['Change', page.session.can_write, (entry) => ({ node: keyButtons(entry) })],
   ].filter(([, isShown]) => isShown);

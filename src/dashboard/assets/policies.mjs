@@ -6,7 +6,7 @@ import { rates, sumOfLast, sums } from './history.mjs';
 import { change, confirmed } from './notices.mjs';
 import { page } from './page.mjs';
 import { row } from './table.mjs';
-import { consistencyText, limitText, number, percent } from './text.mjs';
+import { consistencyText, limitText, number, percent, waitText } from './text.mjs';
 
 const MODES = ['enforce', 'shadow', 'off'];
 
@@ -59,7 +59,8 @@ function updatePolicy(line, policy, canSetModes) {
   const candidate = policy.candidate ? `; candidate: ${limitText(policy.candidate)}` : '';
   setText(line.cells[1], limitText(policy) + consistencyText(policy) + candidate);
   const places = [[leased, 'leases'], [kept, 'kept denials']].filter(([rate]) => rate);
-  setText(line.cells[2], [`${number(all)} /s`, ...places.map(([rate, name]) => `${percent(rate / all)} by ${name}`)].join(', '));
+  const decided = [`${number(all)} /s`, ...places.map(([rate, name]) => `${percent(rate / all)} by ${name}`)];
+  setText(line.cells[2], [...decided, ...waitText(policy)].join(', '));
   const wouldDeny = shadow ? `, ${percent(shadow / all)} would be` : '';
   setText(line.cells[3], all ? percent(denied / all) + wouldDeny : '–');
   sparkline(line.cells[4].firstChild, policy.name);

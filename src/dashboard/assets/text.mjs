@@ -57,6 +57,12 @@ export function limitText({ limit, period_millis: period, burst, unit, algorithm
   return `${number(limit)}${units} ${every}${more}${method}`;
 }
 
+// The callers that wait, and how long keys are paused at most.
+export const waitText = ({ waiting_callers: callers, paused_millis: paused }) => [
+  ...(callers ? [`${count(callers, 'caller')} ${callers === 1 ? 'waits' : 'wait'}`] : []),
+  ...(paused ? [`paused for ${duration(paused)}`] : []),
+];
+
 export function consistencyText({ consistency, overshoot }) {
   if (consistency === 'strict') return '';
   return overshoot === null ? `, ${consistency}` : `, ${consistency} by ${number(overshoot)} %`;
