@@ -7,7 +7,7 @@ stds.server = {
     'ARGV', 'KEYS', 'assert', 'ipairs', 'type', 'unpack',
     math = { fields = { 'ceil', 'floor', 'frexp' } },
     redis = { fields = { 'call', 'error_reply', 'pcall' } },
-    string = { fields = { 'find', 'rep', 'sub' } },
+    string = { fields = { 'byte', 'find', 'format', 'rep', 'sub' } },
     struct = { fields = { 'pack', 'unpack' } },
     table = { fields = { 'concat', 'sort', 'unpack' } },
   },
@@ -74,6 +74,15 @@ for _, part in ipairs({ 'charge', 'check', 'close', 'next', 'open' }) do
     globals = line,
     -- For the other parts, and for lua/lattice.lua.
     ignore = { '211', '221', '231', '241', '431' },
+  }
+end
+
+-- The parts of a release.
+for _, part in ipairs({ 'close', 'open' }) do
+  files['lua/release_' .. part .. '.lua'] = {
+    globals = { 'argument', 'line_channel', 'line_keys' },
+    -- For the other part.
+    ignore = { '211' },
   }
 end
 

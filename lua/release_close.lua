@@ -1,7 +1,7 @@
 -- Release: lets the queue ask that waits longest, once a slot is free. The last part of lua/release_open.lua.
 --
--- A queue that is due has been told already, or asks by itself. It has 20 ms to come, in which no younger one overtakes it. Each
--- further slot goes to the next queue.
+-- A queue that is due was woken before, or asks by itself. It has 20 ms to come, in which no younger one overtakes it.
+-- Each further slot goes to the next queue.
 --
 -- KEYS   as in lua/release_open.lua
 -- ARGV   as in lua/release_open.lua

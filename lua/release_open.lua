@@ -1,5 +1,5 @@
--- Release: frees slots, and lets the queue ask that waits longest for them. This part begins a call of the third script,
--- RELEASE, which is lua/decide.lua with the files release_open and release_close.
+-- Release: frees slots, and lets the queue ask that waits longest for them. This part begins a call of the third
+-- script, RELEASE, which is lua/decide.lua with the files release_open and release_close.
 --
 -- KEYS   one per release as in lua/decide.lua, then one per release for its line (lua/line_open.lua)
 -- ARGV   optionally CALLER_TIME and its time, then

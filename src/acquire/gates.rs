@@ -14,14 +14,8 @@ use std::{
     sync::Arc,
 };
 
-use super::line::Line;
-use crate::{
-    charge::{Fingerprint, Priority},
-    clock::Timestamp,
-};
-
-/// A key that lines wait for, and their priority.
-pub(super) type GateKey = (Fingerprint, Priority);
+use super::line::{GateKey, Line};
+use crate::clock::Timestamp;
 
 /// The lines that wait for keys.
 #[derive(Debug, Default)]

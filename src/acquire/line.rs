@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use smallvec::SmallVec;
 use tokio::sync::{Notify, oneshot};
 
-use super::{error::AcquireError, gates::GateKey, permit::Grant, server_clock::ServerClock};
+use super::{error::AcquireError, permit::Grant, server_clock::ServerClock};
 use crate::{
     charge::{Fingerprint, OwnedCharge, Priority, TurnRequest, WaitingCaller},
     clock::Timestamp,
@@ -20,6 +20,9 @@ pub(super) struct LineKey {
     priority: Priority,
     charges: SmallVec<[ChargeKey; 2]>,
 }
+
+/// A key that lines wait for, and their priority.
+pub(super) type GateKey = (Fingerprint, Priority);
 
 /// Identifies a charge: callers under a changed limit wait in another line.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -21,6 +21,7 @@ use crate::{
 };
 
 use super::{
+    batch,
     client::Client,
     node::{Node, check_clock},
     protocol::{self, Request, Script, TurnsCall, check_release, pause, takes_slots},
@@ -115,6 +116,11 @@ async fn ask(client: &Arc<Client>, request: &TurnRequest) -> Result<Turns, Error
         Ok(turns) => {
             let took = Clock::system().now().since(sent_at);
             client.report_reply(took, Some(turns.now));
+            // An instance whose callers all wait is one of the fleet, too.
+            batch::after_reply(client, sent_at, || {
+                let mut lanes = client.scheduler.lanes().iter();
+                lanes.find_map(|lane| lane.connection(lane.connection_id()?))
+            });
         }
         Err(error) => {
             // A late reply is reported where it is awaited.

@@ -333,6 +333,34 @@ async fn user_that_may_not_publish_releases_slots_all_the_same() {
     }
 }
 
+// Regression: instances whose callers all wait did not register, so in an outage each of them granted the whole rate.
+#[tokio::test]
+async fn instance_whose_callers_wait_is_one_of_the_fleet() {
+    let server = Server::start();
+    let policy = Policy::new("api", Quota::per_second(100));
+    let limiter = || {
+        let builder = RateLimiter::builder().policy(policy.clone());
+        builder
+            .redis(server.url())
+            .build()
+            .expect("a usable limiter")
+    };
+    let limiters = [limiter(), limiter(), limiter()];
+    let until = Instant::now() + Duration::from_secs(20);
+    let instances = |limiter: &RateLimiter| limiter.health().instances();
+    while limiters.iter().any(|limiter| instances(limiter) != Some(3)) {
+        assert!(
+            Instant::now() < until,
+            "{:?}",
+            limiters.each_ref().map(instances)
+        );
+        for limiter in &limiters {
+            drop(limiter.acquire(policy.charge(key())).await.expect("room"));
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
 // Regression: an ACL user that may not use hashes opened the breaker with its first caller that waited.
 #[tokio::test]
 async fn user_without_the_rights_of_lines_has_turns_without_an_order() {

@@ -45,6 +45,8 @@ fn algorithms() -> BTreeMap<String, String> {
         LINE_CLOSE,
         LINE_NEXT,
         LINE_OPEN,
+        RELEASE_CLOSE,
+        RELEASE_OPEN,
         MEMBERS,
         PAUSE,
         PENALTY,
@@ -80,6 +82,8 @@ const LINE_OPEN: &str = "line_open.lua";
 const MEMBERS: &str = "members.lua";
 const PAUSE: &str = "pause.lua";
 const PENALTY: &str = "penalty.lua";
+const RELEASE_CLOSE: &str = "release_close.lua";
+const RELEASE_OPEN: &str = "release_open.lua";
 const RULES: &str = "rules.lua";
 const TOP_KEYS: &str = "top_keys.lua";
 const WINDOW_LEASES: &str = "window_leases.lua";
@@ -113,8 +117,13 @@ fn run(programs: &[&str], arguments: &[&str]) -> (bool, String) {
 }
 
 /// Writes the composed scripts as they are sent to servers to files, and returns the paths.
-fn composed() -> [PathBuf; 2] {
-    [(DECIDE, Script::DECIDE), ("acquire.lua", Script::ACQUIRE)].map(|(name, script)| {
+fn composed() -> [PathBuf; 3] {
+    [
+        (DECIDE, Script::DECIDE),
+        ("acquire.lua", Script::ACQUIRE),
+        ("release.lua", Script::RELEASE),
+    ]
+    .map(|(name, script)| {
         let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         fs::write(&path, script.source()).expect("a writable folder");
         path
@@ -141,8 +150,12 @@ fn every_lua_file_and_the_composed_script_compile() {
 /// Shared names are globals to the files of the algorithms, so only the composed script shows unused and shadowed ones.
 #[test]
 fn luacheck_reports_nothing_about_any_file_or_the_composed_script() {
-    let [decide, acquire] = composed();
-    for path in ["lua", utf8(&decide), utf8(&acquire)] {
+    let composed = composed();
+    for path in [Path::new("lua")]
+        .into_iter()
+        .chain(composed.iter().map(PathBuf::as_path))
+    {
+        let path = utf8(path);
         let arguments = ["--no-color", "--no-cache", "--config", ".luacheckrc", path];
         let (is_accepted, report) = run(&["luacheck"], &arguments);
         assert!(is_accepted, "{report}");

@@ -276,14 +276,23 @@ fn check_server(client: &Arc<Client>, id: CallId, called_at: Timestamp, results:
     if let Some(decided_at) = decided_at {
         client.check.compare_clocks(called_at, decided_at);
     }
+    let errors = results.iter().filter_map(|result| result.as_ref().err());
+    errors.for_each(|error| warn_of_unserved_slot(client, error));
+    after_reply(client, called_at, connection);
+}
+
+/// Looks at the server after a reply: its eviction policy once, and the other instances each two seconds.
+pub(in crate::remote) fn after_reply(
+    client: &Arc<Client>,
+    called_at: Timestamp,
+    connection: impl Fn() -> Option<LaneConnection>,
+) {
     if !client.has_checked_eviction.load(Ordering::Relaxed)
         && let Some(connection) = connection()
         && !client.has_checked_eviction.swap(true, Ordering::Relaxed)
     {
         client.check.check_eviction(connection);
     }
-    let errors = results.iter().filter_map(|result| result.as_ref().err());
-    errors.for_each(|error| warn_of_unserved_slot(client, error));
     client.registration.renew_if_due(called_at, || {
         let connection = client.connection_for(Keyspace::MEMBERS_IDENTITY, connection)?;
         let follower = Arc::clone(client);

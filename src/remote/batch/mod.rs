@@ -91,5 +91,6 @@ mod window;
 mod worker;
 
 pub(super) use self::command::run_command;
+pub(super) use self::exchange::after_reply;
 pub(super) use self::scheduler::Scheduler;
 pub(super) use self::submit::{Answer, submit};
