@@ -194,7 +194,7 @@ fn decide_nothing(lines: &Arc<Lines>) -> Begun {
 /// Returns a turn that was granted at once. It may start a little later.
 fn granted(lines: &Arc<Lines>, line: &Arc<Line>, turn: Turn, came: Timestamp) -> Begun {
     let start = line.clock.local(turn.start);
-    let grant = lines.grant(&line.charges, turn);
+    let grant = lines.grant(&line.charges(), turn);
     let now = ServerClock::now();
     if start <= now {
         return Begun::Done(Ok(grant.into_permit(Duration::ZERO)));
@@ -214,7 +214,7 @@ fn try_once(lines: &Arc<Lines>, line: Arc<Line>, asked: Asked) -> Waiting {
         crate::task::home::spawn_lasting(Box::pin(async move {
             let result = match asked.reply.await {
                 Ok(mut turns) => match turns.turns.pop() {
-                    Some(turn) => Ok(lines.grant(&line.charges, turn)),
+                    Some(turn) => Ok(lines.grant(&line.charges(), turn)),
                     None => {
                         let now = turns.now;
                         let away = turns.due.map(|due| due.since(now));

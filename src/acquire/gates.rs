@@ -58,7 +58,7 @@ impl Gates {
 
     /// Returns the index of a charge of the line for whose key enough lines ask.
     pub fn full(&self, line: &Line) -> Option<usize> {
-        (0..line.charges.len()).find(|index| {
+        (0..line.charges().len()).find(|index| {
             let gate = self.gates.get(&line.gate(*index));
             gate.is_some_and(|gate| gate.asking >= line.room(*index))
         })

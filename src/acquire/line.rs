@@ -1,6 +1,13 @@
 //! The callers of this process that wait for the same charges, in order.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use smallvec::SmallVec;
 use tokio::sync::{Notify, oneshot};
@@ -59,7 +66,8 @@ impl LineKey {
 #[derive(Debug)]
 pub(super) struct Line {
     pub key: LineKey,
-    pub charges: Arc<[OwnedCharge]>,
+    /// As they were asked for the last time.
+    charges: Mutex<Arc<[OwnedCharge]>>,
     priority: Priority,
     /// Identifies the queue in the store.
     queue: u64,
@@ -69,8 +77,8 @@ pub(super) struct Line {
     pub has_slots: bool,
     /// The clock of the server that has the keys.
     pub clock: ServerClock,
-    /// The time that each caller takes at the slowest rate.
-    interval: Duration,
+    /// The microseconds that each caller takes at the slowest rate.
+    interval: AtomicU64,
     state: Mutex<State>,
     /// Notified when the last caller leaves, or when slots may be free.
     pub woken: Notify,
@@ -113,22 +121,19 @@ impl Line {
         charges: Arc<[OwnedCharge]>,
         priority: Priority,
     ) -> Self {
-        let buckets = charges.iter().map(|charge| {
-            let charge = charge.borrow();
-            let bucket = charge.policy().counter().bucket();
-            bucket.map(|bucket| bucket.micros_up(charge.units()))
-        });
-        let mut slots = charges.iter().map(OwnedCharge::borrow);
-        let interval = buckets.clone().flatten().max().unwrap_or(0);
+        let mut borrowed = charges.iter().map(OwnedCharge::borrow);
+        let is_of_buckets = borrowed
+            .clone()
+            .all(|charge| charge.policy().counter().bucket().is_some());
         Self {
             key,
             priority,
             queue,
-            is_of_buckets: buckets.into_iter().all(|bucket| bucket.is_some()),
-            has_slots: slots.any(|charge| charge.ticket().is_some()),
+            is_of_buckets,
+            has_slots: borrowed.any(|charge| charge.ticket().is_some()),
             clock: ServerClock::default(),
-            interval: Duration::from_micros(interval),
-            charges,
+            interval: AtomicU64::new(interval_of(&charges)),
+            charges: Mutex::new(charges),
             state: Mutex::default(),
             woken: Notify::new(),
         }
@@ -149,7 +154,8 @@ impl Line {
 
     /// Returns how many lines ask for the key of a charge at the same time: as many as have their turns within one question.
     pub fn room(&self, index: usize) -> usize {
-        let charge = self.charges.get(index).map(OwnedCharge::borrow);
+        let charges = self.charges();
+        let charge = charges.get(index).map(OwnedCharge::borrow);
         let bucket = charge.as_ref().and_then(|charge| {
             let bucket = charge.policy().counter().bucket()?;
             Some(bucket.micros_up(charge.units()).max(1))
@@ -180,7 +186,7 @@ impl Line {
         now: Timestamp,
     ) -> Result<(u64, oneshot::Receiver<CallerResult>), Duration> {
         let mut state = self.state.lock();
-        if let Some(turn) = state.turn_of(state.callers.len(), self.interval)
+        if let Some(turn) = state.turn_of(state.callers.len(), self.interval())
             && turn > until
         {
             return Err(turn.since(now));
@@ -226,7 +232,7 @@ impl Line {
     /// Returns how long the first turn is away.
     pub fn first_turn(&self, now: Timestamp) -> Option<Duration> {
         let state = self.state.lock();
-        let turn = state.turn_of(state.callers.len(), self.interval)?;
+        let turn = state.turn_of(state.callers.len(), self.interval())?;
         Some(turn.since(now))
     }
 
@@ -300,7 +306,7 @@ impl Line {
         TurnRequest {
             queue: self.queue,
             priority: self.priority,
-            charges: Arc::clone(&self.charges),
+            charges: self.charges_at_present(),
             callers,
             ahead: if self.is_of_buckets {
                 ahead
@@ -336,7 +342,7 @@ impl Line {
             .skip(granted)
             .take(TurnRequest::MAX_CALLERS)
             .filter(|(place, (_, caller))| {
-                let turn = state.turn_of(*place, self.interval);
+                let turn = state.turn_of(*place, self.interval());
                 turn.is_some_and(|turn| turn > caller.until)
             })
             .map(|(_, (number, _))| *number)
@@ -409,16 +415,52 @@ impl Line {
     /// Returns the name of the policy that the callers wait for.
     pub fn policy(&self) -> Option<PolicyName> {
         let waits_for = self.state.lock().waits_for;
-        let charge = self.charges.get(waits_for).or(self.charges.first())?;
+        let charges = self.charges();
+        let charge = charges.get(waits_for).or(charges.first())?;
         Some(*charge.borrow().policy().name())
     }
 
     /// Returns the fingerprints of the keys whose slots the callers wait for.
-    pub fn slots(&self) -> impl Iterator<Item = Fingerprint> {
-        let charges = self.charges.iter().map(OwnedCharge::borrow);
+    pub fn slots(&self) -> SmallVec<[Fingerprint; 2]> {
+        let charges = self.charges();
+        let charges = charges.iter().map(OwnedCharge::borrow);
         let slots = charges.filter(|charge| charge.ticket().is_some());
-        slots.map(|charge| Fingerprint::of(charge.policy(), charge.key()))
+        slots
+            .map(|charge| Fingerprint::of(charge.policy(), charge.key()))
+            .collect()
     }
+
+    /// Returns the charges as they were asked for the last time.
+    pub fn charges(&self) -> Arc<[OwnedCharge]> {
+        Arc::clone(&self.charges.lock())
+    }
+
+    /// Returns the charges at the present rates of their keys. Without them, callers that came before a rate was changed would
+    /// be charged at the old one.
+    fn charges_at_present(&self) -> Arc<[OwnedCharge]> {
+        let mut charges = self.charges.lock();
+        let present = OwnedCharge::at_present(&charges);
+        if !Arc::ptr_eq(&charges, &present) {
+            self.interval
+                .store(interval_of(&present), Ordering::Relaxed);
+            charges.clone_from(&present);
+        }
+        present
+    }
+
+    fn interval(&self) -> Duration {
+        Duration::from_micros(self.interval.load(Ordering::Relaxed))
+    }
+}
+
+/// Returns the microseconds that each caller takes at the slowest rate.
+fn interval_of(charges: &[OwnedCharge]) -> u64 {
+    let intervals = charges.iter().filter_map(|charge| {
+        let charge = charge.borrow();
+        let bucket = charge.policy().counter().bucket()?;
+        Some(bucket.micros_up(charge.units()))
+    });
+    intervals.max().unwrap_or(0)
 }
 
 impl State {
@@ -432,3 +474,41 @@ impl State {
 /// The most lines that ask for one key at the same time, and how many more than have their turns soon.
 const MOST_LINES: usize = 16;
 const LEAST_LINES: usize = 2;
+
+#[cfg(all(test, feature = "client"))]
+mod tests {
+    use super::*;
+    use crate::{
+        algorithm::{MicroRate, Quota},
+        key::Key,
+        policy::{Policy, PresentRate},
+    };
+
+    /// Returns the charge of one unit at the present rate.
+    fn charges(rate: &PresentRate) -> Arc<[OwnedCharge]> {
+        let policy = Policy::new("api", Quota::per_second(100));
+        let charge = OwnedCharge::following(&policy.charge(Key::GLOBAL), rate);
+        Arc::from([OwnedCharge::for_waiting(&charge.borrow())])
+    }
+
+    /// Returns the microseconds that a caller takes in a question.
+    fn step(line: &Line) -> u64 {
+        let pace = (Duration::ZERO, Duration::ZERO);
+        line.question((0, None), Timestamp::default(), pace).steps()[0]
+    }
+
+    #[test]
+    fn callers_of_a_line_follow_the_rate_of_its_key() {
+        let rate = PresentRate::new(MicroRate::from_micros(1_000_000));
+        let before = charges(&rate);
+        let key = LineKey::new(&before, Priority::Normal);
+        let line = Line::new((1, key.clone()), before, Priority::Normal);
+        assert_eq!(step(&line), 1_000_000);
+        rate.set(MicroRate::from_micros(50_000_000));
+        assert_eq!(step(&line), 20_000);
+        assert_eq!(line.interval(), Duration::from_millis(20));
+        let counter = *line.charges()[0].borrow().policy().counter();
+        assert_eq!(counter.limit(), 1, "as they are charged, and given back");
+        assert_eq!(LineKey::new(&charges(&rate), Priority::Normal), key);
+    }
+}

@@ -83,7 +83,7 @@ impl Lines {
         let weak = Arc::downgrade(&lines);
         lines.holds.on_release(move |keys| {
             if let Some(lines) = weak.upgrade().filter(|lines| !lines.has_messages()) {
-                lines.wake(|line| line.slots().any(|key| keys.contains(&key)));
+                lines.wake(|line| line.slots().iter().any(|key| keys.contains(key)));
             }
         });
         lines

@@ -218,7 +218,7 @@ impl LineTask {
         let count = turns.turns.len();
         for turn in turns.turns {
             let start = clock.local(turn.start);
-            let grant = self.lines.grant(&self.line.charges, turn);
+            let grant = self.lines.grant(&self.line.charges(), turn);
             self.granted.push_back((start, grant));
         }
         let due = turns.due.map(|due| clock.local(due));
@@ -307,7 +307,7 @@ impl LineTask {
             return;
         }
         self.ask_at = None;
-        if let Some(error) = self.lines.blocked(&self.line.charges).await {
+        if let Some(error) = self.lines.blocked(&self.line.charges()).await {
             self.line.fail_all(&error, now);
             // The loop ends the line.
             self.ask_at = Some(now);

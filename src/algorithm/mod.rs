@@ -26,6 +26,7 @@
 //! each switch between them opens a first-hit or sliding window anew, with the units used. A busy key then stays limited
 //! until all instances have the same period. Buckets, logs and clock windows do not have this fault.
 
+mod adaptive;
 mod calendar;
 mod choice;
 mod concurrency;
@@ -41,6 +42,7 @@ mod sliding_window;
 mod token_bucket;
 mod window;
 
+pub use self::adaptive::{AdaptiveRate, MicroRate, RateReport};
 pub use self::choice::{Algorithm, QueueLimits, WindowStart};
 pub(crate) use self::quota::Quota;
 

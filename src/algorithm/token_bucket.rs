@@ -43,6 +43,8 @@ use crate::{
     error::{Error, ErrorKind},
 };
 
+#[cfg(feature = "client")]
+use super::adaptive::MicroRate;
 use super::{
     choice::QueueLimits,
     counting::{Admitted, Counting, RefundToken, Refunded, rescale},
@@ -173,6 +175,23 @@ impl TokenBucket {
             depth,
             quota_tag: quota_tag_of(span),
         }
+    }
+
+    /// Returns a bucket of another rate and capacity whose states are those of this bucket.
+    ///
+    /// A TAT is a point in time at every rate: the next charge moves it on by the time that its units take at the rate of that
+    /// charge. So instances with different rates share a state, and neither gains nor loses units.
+    ///
+    /// # Errors
+    ///
+    /// As [`new`](Self::new).
+    #[cfg(feature = "client")]
+    pub(crate) fn at_rate(&self, rate: MicroRate, capacity: u64) -> Result<Self, Error> {
+        let bucket = Self::new(rate.quota().burst(capacity))?;
+        Ok(Self {
+            quota_tag: self.quota_tag,
+            ..bucket
+        })
     }
 
     /// Returns the bucket without its queue: requests beyond the depth are denied. Its states are those of this bucket.

@@ -5,8 +5,12 @@
 //! A peek is a charge of cost 0. It passes, because a cost of 0 fits every quota. If it wrote, looking at a key would
 //! change the key. So a limiter that only peeks never changes a key in the store.
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 
+#[cfg(feature = "client")]
+use crate::policy::PresentRate;
 use crate::{
     decision::{CountedBy, Decision, Outcome, PolicyState, Retry, Ticket},
     key::Key,
@@ -205,6 +209,35 @@ impl OwnedCharge {
             policy: charge.policy.for_waiting(),
             ..charge.to_owned()
         }
+    }
+
+    /// Returns a charge that follows a rate while it waits.
+    #[cfg(feature = "client")]
+    pub(crate) fn following(charge: &Charge<'_>, rate: &PresentRate) -> Self {
+        Self {
+            policy: charge.policy.following(rate),
+            ..charge.to_owned()
+        }
+    }
+
+    /// Returns charges as they are counted at the present rates of their keys.
+    pub(crate) fn at_present(charges: &Arc<[Self]>) -> Arc<[Self]> {
+        #[cfg(feature = "client")]
+        if charges.iter().any(|charge| charge.now().is_some()) {
+            let now = |charge: &Self| charge.now().unwrap_or_else(|| charge.clone());
+            return charges.iter().map(now).collect();
+        }
+        Arc::clone(charges)
+    }
+
+    /// Returns the charge at the present rate of its key. `None` if it follows none.
+    #[cfg(feature = "client")]
+    pub(crate) fn now(&self) -> Option<Self> {
+        let policy = self.policy.at_present(self.cost)?;
+        Some(Self {
+            policy,
+            ..self.clone()
+        })
     }
 
     /// Returns the charge with a borrowed policy, as a [`Store`](crate::store::Store) expects it.

@@ -15,7 +15,7 @@ use std::collections::HashMap;
 
 use crate::task::Mutex;
 
-use super::charges::Subject;
+use super::subject::Subject;
 
 /// A bucket per key. Clones of a layer share it.
 #[derive(Debug)]
@@ -42,6 +42,11 @@ impl RetryBudget {
                 shared: FULL,
             }),
         }
+    }
+
+    /// Whether 100 calls pay for this many retries.
+    pub fn has_percent(&self, percent: u32) -> bool {
+        self.per_call == percent * (RETRY / 100)
     }
 
     /// Adds the share of a call.

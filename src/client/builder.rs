@@ -7,13 +7,18 @@ use crate::{
     error::{Error, ErrorKind},
     limiter::RateLimiter,
     matching::Matcher,
+    policy::Policy,
     request::RequestHead,
 };
 
+#[cfg(feature = "reload")]
+use super::current::ReplaceableSettings;
+
 use super::{
     budget::RetryBudget,
+    current::CurrentSettings,
     layer::OutgoingLayer,
-    reaction::{Reaction, Refusals},
+    reaction::Reaction,
     request::BodyCopies,
     retry::{CallFailure, ClassifyError, RetrySettings},
     rule::OutgoingRule,
@@ -42,13 +47,14 @@ impl OutgoingLayer {
 }
 
 /// Settings of an [`OutgoingLayer`].
+#[derive(Clone)]
 #[must_use = "a builder does nothing until build() is called"]
 pub struct OutgoingLayerBuilder {
     limiter: RateLimiter,
     rules: Vec<OutgoingRule>,
     max_wait: Duration,
     max_pause: Duration,
-    priority: Option<Box<FindPriority>>,
+    priority: Option<Arc<FindPriority>>,
     retry: RetrySettings,
     budget_percent: u32,
     copies: BodyCopies,
@@ -97,7 +103,7 @@ impl OutgoingLayerBuilder {
         mut self,
         priority: impl Fn(&RequestHead<'_>) -> Priority + Send + Sync + 'static,
     ) -> Self {
-        self.priority = Some(Box::new(priority));
+        self.priority = Some(Arc::new(priority));
         self
     }
 
@@ -234,6 +240,93 @@ impl OutgoingLayerBuilder {
     /// - [`ErrorKind::InvalidConfig`] for a [`retry_percent`](Self::retry_percent) above 1,000.
     /// - The errors of [`Policy::validate`](crate::Policy::validate), of extractors, and of matchers.
     pub fn build(self) -> Result<OutgoingLayer, Error> {
+        let shared = Arc::new(self.build_shared()?);
+        Ok(OutgoingLayer {
+            limiter: shared.reaction.limiter.clone(),
+            settings: CurrentSettings::Fixed(shared),
+        })
+    }
+
+    /// Builds a layer whose settings can be replaced.
+    ///
+    /// # Errors
+    ///
+    /// As [`build`](Self::build).
+    #[cfg(feature = "reload")]
+    pub(crate) fn build_replaceable(
+        self,
+    ) -> Result<(OutgoingLayer, Arc<ReplaceableSettings>), Error> {
+        let shared = self.build_shared()?;
+        let limiter = shared.reaction.limiter.clone();
+        let replaceable = Arc::new(ReplaceableSettings::new(shared));
+        let settings = CurrentSettings::Replaceable(Arc::clone(&replaceable));
+        Ok((OutgoingLayer { limiter, settings }, replaceable))
+    }
+
+    /// Replaces the settings of a layer by these. Its limiter stays, and so do the pauses, the rates and the retry budgets.
+    ///
+    /// # Errors
+    ///
+    /// As [`build`](Self::build). Nothing has changed then.
+    #[cfg(feature = "reload")]
+    pub(crate) fn replace(self, layer: &ReplaceableSettings) -> Result<(), Error> {
+        layer.replace(|old| {
+            self.validate()?;
+            let limiter = old.reaction.limiter.clone();
+            limiter.replace_policies(old.reaction.policies(), self.policies())?;
+            Ok(self.shared(limiter, Some(old)))
+        })
+    }
+
+    /// Checks that [`replace`](Self::replace) would succeed.
+    ///
+    /// # Errors
+    ///
+    /// As [`build`](Self::build).
+    #[cfg(all(feature = "redis", feature = "reload"))]
+    pub(crate) fn check_replacement(&self, layer: &ReplaceableSettings) -> Result<(), Error> {
+        self.validate()?;
+        let old = layer.load();
+        let limiter = &old.reaction.limiter;
+        limiter.check_replacement(old.reaction.policies(), self.policies())
+    }
+
+    fn build_shared(self) -> Result<Shared, Error> {
+        self.validate()?;
+        let limiter = self.limiter.clone().with_policies(self.policies())?;
+        Ok(self.shared(limiter, None))
+    }
+
+    /// Returns the settings over a limiter. The state of the keys is that of the old settings.
+    fn shared(self, limiter: RateLimiter, old: Option<&Shared>) -> Shared {
+        let budget = old.map(|old| Arc::clone(&old.budget));
+        let budget = budget.filter(|budget| budget.has_percent(self.budget_percent));
+        let state = old.map(|old| &old.reaction);
+        Shared {
+            reaction: Reaction {
+                limiter,
+                rules: self.rules.into(),
+                max_pause: self.max_pause,
+                refusals: state.map_or_else(Arc::default, |old| Arc::clone(&old.refusals)),
+                rates: state.map_or_else(Arc::default, |old| Arc::clone(&old.rates)),
+                records: state.map_or_else(Arc::default, |old| Arc::clone(&old.records)),
+            },
+            max_wait: self.max_wait,
+            priority: self.priority,
+            retry: self.retry,
+            budget: budget.unwrap_or_else(|| Arc::new(RetryBudget::new(self.budget_percent))),
+            copies: self.copies,
+        }
+    }
+
+    fn policies(&self) -> impl Iterator<Item = Policy> {
+        self.rules.iter().map(|rule| rule.policy().clone())
+    }
+
+    /// # Errors
+    ///
+    /// The first setting that cannot work.
+    fn validate(&self) -> Result<(), Error> {
         if self.rules.is_empty() {
             let message = "a layer without a policy limits nothing: add .policy(Policy::new(..).outgoing_key(..))";
             return Err(Error::new(ErrorKind::NoPolicy, message));
@@ -246,26 +339,7 @@ impl OutgoingLayerBuilder {
             return Err(Error::new(ErrorKind::InvalidConfig, message));
         }
         self.rules.iter().try_for_each(OutgoingRule::validate)?;
-        self.retry.validate()?;
-        let policies = self.rules.iter().map(|rule| rule.policy().clone());
-        let limiter = self.limiter.with_policies(policies)?;
-        let shared = Shared {
-            reaction: Reaction {
-                limiter,
-                rules: self.rules.into(),
-                max_pause: self.max_pause,
-                refusals: Refusals::default(),
-                records: Arc::default(),
-            },
-            max_wait: self.max_wait,
-            priority: self.priority,
-            retry: self.retry,
-            budget: RetryBudget::new(self.budget_percent),
-            copies: self.copies,
-        };
-        Ok(OutgoingLayer {
-            shared: Arc::new(shared),
-        })
+        self.retry.validate()
     }
 }
 

@@ -10,18 +10,19 @@ use std::{
     any::{Any, TypeId},
     collections::HashMap,
     fmt,
+    sync::Arc,
 };
 
 /// Values, at most one of each type.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct ByType {
-    values: HashMap<TypeId, Box<dyn Any + Send + Sync>>,
+    values: HashMap<TypeId, Arc<dyn Any + Send + Sync>>,
 }
 
 impl ByType {
     /// Adds a value. Replaces one of the same type.
     pub fn insert<T: Any + Send + Sync>(&mut self, value: T) {
-        self.values.insert(TypeId::of::<T>(), Box::new(value));
+        self.values.insert(TypeId::of::<T>(), Arc::new(value));
     }
 
     /// Returns the value of a type.

@@ -13,13 +13,15 @@ use crate::{
 
 use super::{
     body::{OutgoingBody, Tail, ends_with_trailers},
-    charges::{CallCharges, Subject},
+    charges::CallCharges,
     error::LimitedCall,
     info::OutgoingInfo,
     observed::Observed,
+    rates::ReadRates,
     retry::{self, CallFailure},
     sent::SentCall,
     shared::Shared,
+    subject::Subject,
 };
 
 /// A call until its response is ready.
@@ -43,7 +45,7 @@ pub(super) struct OutgoingCall<B> {
 impl<B: 'static> OutgoingCall<B> {
     pub fn new(shared: Arc<Shared>, request: Request<B>) -> Self {
         let head = RequestHead::from(&request);
-        let charges = CallCharges::of(&shared.reaction.rules, &head);
+        let charges = CallCharges::of(&shared.reaction.rules, &shared.reaction.rates, &head);
         let priority = shared.priority.as_ref();
         let now = Moment::now();
         Self {
@@ -61,12 +63,18 @@ impl<B: 'static> OutgoingCall<B> {
         }
     }
 
+    /// Returns the future that reads the rates of the call's keys. `None` if they are known.
+    pub fn read_rates(&self) -> Option<ReadRates> {
+        self.shared.reaction.read_rates(&self.charges)
+    }
+
     /// Returns the wait for the next turn. `None` if no rule counts the call.
     pub fn acquire(&self) -> Option<Acquire> {
         let charges = self.charges.borrow();
         if charges.is_empty() {
             return None;
         }
+        self.shared.reaction.report_rates(&self.charges);
         let limiter = &self.shared.reaction.limiter;
         let acquire = limiter.acquire(&charges[..]);
         Some(acquire.max_wait(self.time_left()).priority(self.priority))
@@ -75,6 +83,7 @@ impl<B: 'static> OutgoingCall<B> {
     /// Notes that the call has its turn.
     pub fn admitted(&mut self, permit: Permit) {
         self.waited += permit.waited();
+        self.shared.reaction.note_used(&self.charges);
         self.permit = Some(permit);
     }
 
@@ -128,9 +137,11 @@ impl<B: 'static> OutgoingCall<B> {
         self.last_status = Some(response.status());
         let failure = self.shared.retry.of_response(response, &observed);
         let mut floor = Duration::ZERO;
+        reaction.follow(&self.charges, &observed);
         if observed.refusal().is_some() {
             let status = response.status();
-            floor = reaction.refused(&self.charges, self.sent_at, status, &observed);
+            let sent = (self.sent_at, self.permit.as_ref().map(Permit::decision));
+            floor = reaction.refused(&self.charges, sent, status, &observed);
         } else if let Some(permit) = &self.permit {
             reaction.lower(&self.charges, permit.decision(), &observed);
         }

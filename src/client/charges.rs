@@ -1,29 +1,63 @@
 //! The charges of one call.
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 
 use crate::{
     charge::{Charge, Charges, OwnedCharge},
-    decision::PolicyName,
-    key::Key,
     policy::Policy,
     request::RequestHead,
 };
 
-use super::rule::OutgoingRule;
+use super::{
+    rates::{KeyRate, Rates},
+    rule::OutgoingRule,
+    subject::Subject,
+};
 
 /// The charges of a call, each with the number of its rule.
 #[derive(Debug)]
 pub(super) struct CallCharges {
-    charges: SmallVec<[(usize, OwnedCharge); 1]>,
+    charges: SmallVec<[CallCharge; 1]>,
+}
+
+/// One charge of a call.
+#[derive(Debug)]
+pub(super) struct CallCharge {
+    rule: usize,
+    charge: OwnedCharge,
+    /// The rate of the key, if it is adaptive.
+    pub rate: Option<Arc<KeyRate>>,
+}
+
+impl CallCharge {
+    /// Returns the charge at the present rate of its key.
+    pub fn at_present(&self) -> OwnedCharge {
+        self.charge.now().unwrap_or_else(|| self.charge.clone())
+    }
+
+    /// Returns the charge, whose policy has the highest rate.
+    pub fn borrow(&self) -> Charge<'_> {
+        self.charge.borrow()
+    }
 }
 
 impl CallCharges {
     /// Returns what the rules charge for a request.
-    pub fn of(rules: &[OutgoingRule], head: &RequestHead<'_>) -> Self {
+    pub fn of(rules: &[OutgoingRule], rates: &Rates, head: &RequestHead<'_>) -> Self {
         let charge = |(number, rule): (usize, &OutgoingRule)| {
             let charge = rule.charge(head)?;
-            Some((number, charge.to_owned()))
+            let rate = rule.unused_rate().map(|empty| rates.of(&charge, empty));
+            let charge = match &rate {
+                Some(rate) => OwnedCharge::following(&charge, &rate.present),
+                None => charge.to_owned(),
+            };
+            Some(CallCharge {
+                rule: number,
+                charge,
+                rate,
+            })
         };
         Self {
             charges: rules.iter().enumerate().filter_map(charge).collect(),
@@ -32,23 +66,28 @@ impl CallCharges {
 
     /// Returns the charges as the limiter takes them.
     pub fn borrow(&self) -> Charges<'_> {
-        let charges = self.charges.iter();
-        charges.map(|(_, charge)| charge.borrow()).collect()
+        self.charges.iter().map(CallCharge::borrow).collect()
     }
 
     /// Returns the charges with their rules.
     pub fn with_rules<'a>(
         &'a self,
         rules: &'a [OutgoingRule],
-    ) -> impl Iterator<Item = (&'a OutgoingRule, Charge<'a>)> {
+    ) -> impl Iterator<Item = (&'a OutgoingRule, &'a CallCharge)> {
         let charges = self.charges.iter();
-        charges.map(|(number, charge)| (&rules[*number], charge.borrow()))
+        charges.map(|charge| (&rules[charge.rule], charge))
+    }
+
+    /// Returns the charges of adaptive keys, with their rates.
+    pub fn adaptive(&self) -> impl Iterator<Item = (&CallCharge, &Arc<KeyRate>)> {
+        let charges = self.charges.iter();
+        charges.filter_map(|charge| Some((charge, charge.rate.as_ref()?)))
     }
 
     /// Returns the key that has the budget and the refusals. `None` if the call is not counted.
     pub fn subject(&self, rules: &[OutgoingRule]) -> Option<Subject> {
         let main = self.main(rules);
-        main.map(|(_, charge)| Subject::of(&charge))
+        main.map(|(_, charge)| Subject::of(&charge.borrow()))
     }
 
     /// Returns the policy of the [subject](Self::subject), by which metrics count the call.
@@ -58,30 +97,8 @@ impl CallCharges {
     }
 
     /// Returns the first charge whose key can be paused, or the first one.
-    fn main<'a>(&'a self, rules: &'a [OutgoingRule]) -> Option<(&'a OutgoingRule, Charge<'a>)> {
+    fn main<'a>(&'a self, rules: &'a [OutgoingRule]) -> Option<(&'a OutgoingRule, &'a CallCharge)> {
         let paused = self.with_rules(rules).find(|(rule, _)| rule.pauses());
         paused.or_else(|| self.with_rules(rules).next())
-    }
-}
-
-/// A key under a policy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Subject {
-    policy: PolicyName,
-    key: Key,
-}
-
-impl Subject {
-    /// All calls that no rule counts.
-    pub const UNCOUNTED: Self = Self {
-        policy: PolicyName::INVALID,
-        key: Key::GLOBAL,
-    };
-
-    pub fn of(charge: &Charge<'_>) -> Self {
-        Self {
-            policy: *charge.policy().name(),
-            key: *charge.key(),
-        }
     }
 }

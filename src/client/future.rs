@@ -16,7 +16,9 @@ use tower::Service;
 
 use crate::acquire::Acquire;
 
-use super::{body::OutgoingBody, call::OutgoingCall, error::OutgoingError, shared::Shared};
+use super::{
+    body::OutgoingBody, call::OutgoingCall, error::OutgoingError, rates::ReadRates, shared::Shared,
+};
 
 /// Future of [`Outgoing`](super::Outgoing): waits for a turn, calls the client, and retries.
 ///
@@ -34,6 +36,8 @@ pub struct OutgoingFuture<S: Service<Request<B>>, B> {
 
 #[pin_project(project = StateProjection)]
 enum State<F> {
+    /// The rate of a key is not known.
+    Rates(ReadRates),
     /// In the line.
     Turn(#[pin] Acquire),
     /// The call has its turn, and the client is not ready.
@@ -45,8 +49,8 @@ enum State<F> {
 }
 
 impl<S: Service<Request<B>>, B: 'static> OutgoingFuture<S, B> {
-    pub(super) fn new(client: S, shared: &Arc<Shared>, request: Request<B>) -> Self {
-        let call = OutgoingCall::new(Arc::clone(shared), request);
+    pub(super) fn new(client: S, shared: Arc<Shared>, request: Request<B>) -> Self {
+        let call = OutgoingCall::new(shared, request);
         Self {
             client,
             state: State::next_turn(&call),
@@ -57,6 +61,13 @@ impl<S: Service<Request<B>>, B: 'static> OutgoingFuture<S, B> {
 
 impl<F> State<F> {
     fn next_turn<B: 'static>(call: &OutgoingCall<B>) -> Self {
+        match call.read_rates() {
+            Some(rates) => Self::Rates(rates),
+            None => Self::turn(call),
+        }
+    }
+
+    fn turn<B: 'static>(call: &OutgoingCall<B>) -> Self {
         call.acquire().map_or(Self::Ready, Self::Turn)
     }
 
@@ -77,6 +88,11 @@ where
         let mut this = self.project();
         loop {
             let next = match this.state.as_mut().project() {
+                // ## Rates => Turn | Ready
+                StateProjection::Rates(rates) => {
+                    ready!(rates.as_mut().poll(context));
+                    State::turn(this.call)
+                }
                 // ## Turn => Ready | end
                 StateProjection::Turn(acquire) => match ready!(acquire.poll(context)) {
                     Ok(permit) => {
@@ -107,7 +123,7 @@ where
                         None => return Poll::Ready(Err(OutgoingError::Inner(error))),
                     },
                 },
-                // ## Backoff => Turn | Ready
+                // ## Backoff => Rates | Turn | Ready
                 StateProjection::Backoff(sleep) => {
                     ready!(sleep.poll(context));
                     State::next_turn(this.call)
@@ -121,6 +137,7 @@ where
 impl<S: Service<Request<B>>, B> fmt::Debug for OutgoingFuture<S, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = match self.state {
+            State::Rates(_) => "rates",
             State::Turn(_) => "turn",
             State::Ready => "ready",
             State::Sent(_) => "sent",

@@ -1,26 +1,27 @@
 //! The layer around clients.
 
-use std::{fmt, sync::Arc};
+use std::fmt;
 
 use tower::Layer;
 
 use crate::limiter::RateLimiter;
 
-use super::{service::Outgoing, shared::Shared};
+use super::{current::CurrentSettings, service::Outgoing};
 
 /// Makes the calls of an HTTP client wait for their turn, obey the API, and retry safely.
 ///
 /// Clones share the counts, the pauses and the retry budgets. See the [module docs](super).
 #[derive(Clone)]
 pub struct OutgoingLayer {
-    pub(super) shared: Arc<Shared>,
+    pub(super) limiter: RateLimiter,
+    pub(super) settings: CurrentSettings,
 }
 
 impl OutgoingLayer {
     /// Returns the limiter that decides.
     #[must_use]
     pub fn limiter(&self) -> &RateLimiter {
-        &self.shared.reaction.limiter
+        &self.limiter
     }
 }
 
@@ -29,14 +30,14 @@ impl<S: Clone> Layer<S> for OutgoingLayer {
     type Service = Outgoing<S>;
 
     fn layer(&self, client: S) -> Outgoing<S> {
-        Outgoing::new(client, Arc::clone(&self.shared))
+        Outgoing::new(client, self.settings.clone())
     }
 }
 
 impl fmt::Debug for OutgoingLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("OutgoingLayer")
-            .field("shared", &self.shared)
+            .field("settings", &self.settings)
             .finish()
     }
 }

@@ -81,17 +81,20 @@
 //!
 //! `docs/outgoing.md` lists the APIs and headers that are read, and the rules for contradictions.
 
+mod adaptive;
 mod body;
 mod budget;
 mod builder;
 mod by_type;
 mod call;
 mod charges;
+pub(crate) mod current;
 mod error;
 mod future;
 mod info;
 mod layer;
 mod observed;
+mod rates;
 mod reaction;
 mod records;
 mod request;
@@ -100,7 +103,9 @@ mod rule;
 mod sent;
 mod service;
 mod shared;
+mod subject;
 
+pub use self::adaptive::Adaptive;
 pub use self::body::OutgoingBody;
 pub use self::builder::OutgoingLayerBuilder;
 pub use self::error::{LimitedCall, OutgoingError};

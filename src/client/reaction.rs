@@ -15,20 +15,26 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use http::StatusCode;
 
 use crate::{
+    algorithm::{MicroRate, Quota},
     charge::Charge,
     clock::Moment,
-    decision::{Decision, PolicyState},
+    decision::{Decision, PolicyName, PolicyState},
     limiter::RateLimiter,
     store::StoreFuture,
     task::{Mutex, spawn},
     telemetry::RetryOutcome,
 };
 
+#[cfg(feature = "reload")]
+use crate::policy::Policy;
+
 use super::{
-    charges::{CallCharges, Subject},
-    observed::{Observed, ObservedLimit},
+    charges::CallCharges,
+    observed::{Observed, ObservedLimit, ResetKind},
+    rates::{Rates, ReadRates},
     records::Records,
     rule::OutgoingRule,
+    subject::Subject,
 };
 
 /// Applies what responses show to the limiter. Shared by all clones of a layer.
@@ -37,16 +43,18 @@ pub(super) struct Reaction {
     pub limiter: RateLimiter,
     pub rules: Box<[OutgoingRule]>,
     pub max_pause: Duration,
-    pub refusals: Refusals,
+    pub refusals: Arc<Refusals>,
+    pub rates: Arc<Rates>,
     pub records: Arc<Records>,
 }
 
 impl Reaction {
-    /// Pauses the keys of a refused call. Returns how long its retry has to wait at least.
+    /// Pauses the keys of a refused call, and lowers their rates. Returns how long its retry has to wait at least. `decision` is
+    /// the one that admitted the call.
     pub fn refused(
         &self,
         charges: &CallCharges,
-        sent_at: Moment,
+        (sent_at, decision): (Moment, Option<&Decision>),
         status: StatusCode,
         observed: &Observed,
     ) -> Duration {
@@ -61,12 +69,26 @@ impl Reaction {
         }
         let length = wait.min(self.max_pause);
         for (rule, charge) in charges.with_rules(&self.rules) {
-            if rule.pauses() {
+            let present = charge.at_present();
+            let pause = if rule.pauses() {
                 if is_new {
                     self.records.paused(rule.policy(), length, status, observed);
                 }
-                let paused = self.limiter.pause_or_prolong(&charge, length, is_new);
-                self.apply(rule, "pause", paused);
+                self.limiter
+                    .pause_or_prolong(&present.borrow(), length, is_new)
+            } else {
+                StoreFuture::ready(Ok(()))
+            };
+            match (&charge.rate, decision) {
+                (Some(rate), Some(decision)) => {
+                    let (rate, charged_at) = (Arc::clone(rate), decision.decided_at());
+                    let limiter = self.limiter.clone();
+                    // Calls that are charged before the pause begins must not lower the rate again.
+                    self.apply_in_turn(rule, pause, move || {
+                        rate.report(&limiter, &present.borrow(), Some(charged_at))
+                    });
+                }
+                _ => self.apply(rule, "pause", pause),
             }
         }
         wait
@@ -76,6 +98,47 @@ impl Reaction {
     pub fn note_retry(&self, charges: &CallCharges, outcome: RetryOutcome) {
         if let Some(policy) = charges.policy(&self.rules) {
             self.records.metrics.retried(policy, outcome);
+        }
+    }
+
+    /// Returns the policies of the rules.
+    #[cfg(feature = "reload")]
+    pub fn policies(&self) -> impl Iterator<Item = &Policy> {
+        self.rules.iter().map(OutgoingRule::policy)
+    }
+
+    /// Reads the rates that are not known. `None` if all are.
+    pub fn read_rates(&self, charges: &CallCharges) -> Option<ReadRates> {
+        let stale = charges.adaptive().filter(|(_, rate)| rate.is_stale());
+        let reads: Vec<ReadRates> = stale
+            .map(|(charge, rate)| Arc::clone(rate).read(self.limiter.clone(), charge.at_present()))
+            .collect();
+        if reads.is_empty() {
+            return None;
+        }
+        Some(Box::pin(async move {
+            for read in reads {
+                read.await;
+            }
+        }))
+    }
+
+    /// Notes the use of adaptive keys by a call that has its turn.
+    pub fn note_used(&self, charges: &CallCharges) {
+        for (charge, rate) in charges.adaptive() {
+            rate.note_used(charge.borrow().units());
+        }
+        self.report_rates(charges);
+    }
+
+    /// Reports the use of adaptive keys in the background, if it is time.
+    pub fn report_rates(&self, charges: &CallCharges) {
+        for (charge, rate) in charges.adaptive() {
+            if rate.takes_report() {
+                let policy = *charge.borrow().policy().name();
+                let report = rate.report(&self.limiter, &charge.borrow(), None);
+                self.apply_to(policy, "report", report);
+            }
         }
     }
 
@@ -91,17 +154,47 @@ impl Reaction {
         if observed.limits().is_empty() {
             return;
         }
-        let rates = charges.with_rules(&self.rules);
-        let is_only = rates.filter(|(rule, _)| rule.is_rate()).count() == 1;
         for (rule, charge) in charges.with_rules(&self.rules) {
-            let followed = observed.limits().iter();
-            let followed = followed.filter(|limit| follows(rule, limit, is_only, observed));
-            let left = followed.filter_map(left_of).min();
+            let left = self
+                .followed(charges, rule, observed)
+                .filter_map(left_of)
+                .min();
             // Asked only if it would change something: usually both counts agree.
-            if let Some(left) = left.filter(|left| is_below(*left, &charge, decision)) {
-                self.apply(rule, "lower", self.limiter.lower(&charge, left));
+            if let Some(left) = left.filter(|left| is_below(*left, &charge.borrow(), decision)) {
+                let lowered = self.limiter.lower(&charge.at_present().borrow(), left);
+                self.apply(rule, "lower", lowered);
             }
         }
+    }
+
+    /// Lowers the rates of adaptive keys to those that a response shows. A higher one than before is a higher ceiling again.
+    pub fn follow(&self, charges: &CallCharges, observed: &Observed) {
+        for (rule, charge) in charges.with_rules(&self.rules) {
+            let Some(rate) = &charge.rate else {
+                continue;
+            };
+            let shown = self
+                .followed(charges, rule, observed)
+                .filter_map(rate_of)
+                .min();
+            if shown.is_some_and(|shown| rate.note_shown(shown)) {
+                let report = rate.report(&self.limiter, &charge.borrow(), None);
+                self.apply(rule, "report", report);
+            }
+        }
+    }
+
+    /// Returns the limits of the API that a rule's policy follows.
+    fn followed<'a>(
+        &self,
+        charges: &CallCharges,
+        rule: &'a OutgoingRule,
+        observed: &'a Observed,
+    ) -> impl Iterator<Item = &'a ObservedLimit> + use<'a> {
+        let rates = charges.with_rules(&self.rules);
+        let is_only = rates.filter(|(rule, _)| rule.is_rate()).count() == 1;
+        let limits = observed.limits().iter();
+        limits.filter(move |limit| follows(rule, limit, is_only, observed))
     }
 
     /// Returns how long the API refuses calls from now on.
@@ -112,13 +205,35 @@ impl Reaction {
 
     /// Applies a change now, or in the background if it takes a message: the response is not delayed, and the change is made even
     /// if its caller goes away. A change that fails is lost: the next refusal makes it again.
-    fn apply(&self, rule: &OutgoingRule, kind: &'static str, mut change: StoreFuture<()>) {
-        let policy = *rule.policy().name();
+    fn apply(&self, rule: &OutgoingRule, kind: &'static str, change: StoreFuture<()>) {
+        self.apply_to(*rule.policy().name(), kind, change);
+    }
+
+    fn apply_to(&self, policy: PolicyName, kind: &'static str, mut change: StoreFuture<()>) {
         if let Some(made) = change.take_ready() {
             return self.records.changed(policy, kind, made);
         }
         let records = Arc::clone(&self.records);
         spawn::on_current(async move { records.changed(policy, kind, change.await) });
+    }
+
+    /// Applies a report after a pause.
+    fn apply_in_turn(
+        &self,
+        rule: &OutgoingRule,
+        mut pause: StoreFuture<()>,
+        report: impl FnOnce() -> StoreFuture<()> + Send + 'static,
+    ) {
+        if let Some(paused) = pause.take_ready() {
+            let policy = *rule.policy().name();
+            self.records.changed(policy, "pause", paused);
+            return self.apply(rule, "report", report());
+        }
+        let (records, policy) = (Arc::clone(&self.records), *rule.policy().name());
+        spawn::on_current(async move {
+            records.changed(policy, "pause", pause.await);
+            records.changed(policy, "report", report().await);
+        });
     }
 }
 
@@ -139,6 +254,20 @@ fn left_of(limit: &ObservedLimit) -> Option<u64> {
         (Some(remaining), Some(limit)) => Some(remaining.min(limit)),
         (remaining, limit) => remaining.or(limit),
     }
+}
+
+/// Returns the rate of a limit. `None` if the response does not show in which time its units come back.
+fn rate_of(limit: &ObservedLimit) -> Option<MicroRate> {
+    let count = limit.limit().filter(|count| *count > 0)?;
+    let (units, time) = match (limit.window(), limit.reset_kind(), limit.remaining()) {
+        (Some(window), ..) => (count, window),
+        (None, ResetKind::FullAgain, Some(remaining)) => {
+            (count.checked_sub(remaining)?, limit.reset()?)
+        }
+        _ => return None,
+    };
+    let is_known = units > 0 && !time.is_zero();
+    is_known.then(|| MicroRate::of(Quota::new(units, time)))
 }
 
 /// Returns whether less is left than the decision counted.

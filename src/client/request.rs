@@ -7,7 +7,7 @@ use http_body_util::{Empty, Full};
 use super::by_type::ByType;
 
 /// Copies bodies of some types, if they are in memory.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct BodyCopies {
     copies: ByType,
 }

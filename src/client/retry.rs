@@ -35,7 +35,7 @@ pub enum CallFailure {
 }
 
 /// The settings of retries.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct RetrySettings {
     pub max_retries: u32,
     /// Whether only safe requests are retried after a refusal.

@@ -3,6 +3,7 @@
 use std::{fmt, sync::Arc};
 
 use crate::{
+    algorithm::RateReport,
     charge::Charge,
     error::{Error, ErrorKind},
     extract::{Extracted, KeyExtractor},
@@ -13,6 +14,8 @@ use crate::{
     rules::RuleMatchers,
 };
 
+use super::adaptive::Adaptive;
+
 /// A policy with the calls that it counts, and their key. Made by [`Policy::outgoing_key`].
 #[derive(Clone)]
 pub struct OutgoingRule {
@@ -22,6 +25,7 @@ pub struct OutgoingRule {
     skips_missing: bool,
     pauses: bool,
     reported_as: Option<Box<str>>,
+    adaptive: Option<Adaptive>,
 }
 
 impl Policy {
@@ -55,6 +59,7 @@ impl Policy {
             skips_missing: false,
             pauses: true,
             reported_as: None,
+            adaptive: None,
         }
     }
 }
@@ -129,6 +134,15 @@ impl OutgoingRule {
         self
     }
 
+    /// Finds the rate of an API that does not show its limit. The policy's quota is the highest rate.
+    ///
+    /// Default: the rate is that of the quota. See [`Adaptive`].
+    #[must_use]
+    pub fn adaptive(mut self, adaptive: Adaptive) -> Self {
+        self.adaptive = Some(adaptive);
+        self
+    }
+
     /// Returns the rule's policy.
     #[must_use]
     pub fn policy(&self) -> &Policy {
@@ -167,9 +181,17 @@ impl OutgoingRule {
         self.reported_as.as_deref()
     }
 
-    pub(super) fn validate(&self) -> Result<(), Error> {
+    /// Returns a report without any use, if the rate is adaptive.
+    pub(super) fn unused_rate(&self) -> Option<RateReport> {
+        Some(self.adaptive?.report(&self.policy))
+    }
+
+    pub(crate) fn validate(&self) -> Result<(), Error> {
         self.key.validate()?;
         self.policy.validate()?;
+        if let Some(adaptive) = self.adaptive {
+            adaptive.validate(&self.policy)?;
+        }
         self.matchers.validate()?;
         let (most, limit) = (self.matchers.largest_cost(), self.policy.counter().limit());
         if most > limit {

@@ -21,8 +21,10 @@ impl SentCall {
     pub fn obey(&self, trailers: &HeaderMap, decision: Option<&Decision>) {
         let reaction = &self.shared.reaction;
         let observed = Observed::from_parts(StatusCode::OK, trailers);
+        reaction.follow(&self.charges, &observed);
         if observed.refusal().is_some() {
-            reaction.refused(&self.charges, self.sent_at, StatusCode::OK, &observed);
+            let sent = (self.sent_at, decision);
+            reaction.refused(&self.charges, sent, StatusCode::OK, &observed);
             return;
         }
         if !is_transient(StatusCode::OK, trailers) {

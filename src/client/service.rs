@@ -7,26 +7,25 @@
 //! which have their turn now. So [`Outgoing`] is always ready, each call takes a clone of the client, and polls it when its turn
 //! has come. It calls the same clone that was polled, so nothing needs to be replaced by `mem::replace`.
 
-use std::{
-    sync::Arc,
-    task::{Context, Poll},
-};
+use std::task::{Context, Poll};
 
 use http::{Request, Response};
 use tower::Service;
 
-use super::{body::OutgoingBody, error::OutgoingError, future::OutgoingFuture, shared::Shared};
+use super::{
+    body::OutgoingBody, current::CurrentSettings, error::OutgoingError, future::OutgoingFuture,
+};
 
 /// A client whose calls wait for their turn. Made by [`OutgoingLayer`](super::OutgoingLayer).
 #[derive(Clone, Debug)]
 pub struct Outgoing<S> {
     client: S,
-    shared: Arc<Shared>,
+    settings: CurrentSettings,
 }
 
 impl<S> Outgoing<S> {
-    pub(super) fn new(client: S, shared: Arc<Shared>) -> Self {
-        Self { client, shared }
+    pub(super) fn new(client: S, settings: CurrentSettings) -> Self {
+        Self { client, settings }
     }
 }
 
@@ -45,6 +44,6 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        OutgoingFuture::new(self.client.clone(), &self.shared, request)
+        OutgoingFuture::new(self.client.clone(), self.settings.load(), request)
     }
 }

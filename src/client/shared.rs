@@ -1,6 +1,6 @@
 //! The settings of a layer, which its clones and services share.
 
-use std::{fmt, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use crate::{acquire::Priority, request::RequestHead};
 
@@ -10,9 +10,9 @@ use super::{budget::RetryBudget, reaction::Reaction, request::BodyCopies, retry:
 pub(super) struct Shared {
     pub reaction: Reaction,
     pub max_wait: Duration,
-    pub priority: Option<Box<FindPriority>>,
+    pub priority: Option<Arc<FindPriority>>,
     pub retry: RetrySettings,
-    pub budget: RetryBudget,
+    pub budget: Arc<RetryBudget>,
     pub copies: BodyCopies,
 }
 

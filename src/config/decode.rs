@@ -1,15 +1,21 @@
 //! From a tree to rules: reads a whole file, and notes every fault where it is.
 
-use crate::{charge::MAX_CHARGES, limiter::MAX_POLICIES, rules::Rule};
+use crate::{limiter::MAX_POLICIES, rules::Rule};
 
 use super::{
     fields::{self, Fields, boolean, choice, percentage, whole},
-    node::{LocatedValue, Position, Value},
+    node::{LocatedValue, Value},
     reading::FileReading,
     requests::{Several, requests},
     rule,
+    rule_list::{candidate_of, check_number, read_list, read_rules},
     spec::{DefaultsSpec, HeaderFamily, OneOrMany, RuleSetSpec},
 };
+
+#[cfg(feature = "client")]
+use super::outgoing::{OutgoingRules, read as read_outgoing};
+#[cfg(not(feature = "client"))]
+use super::spec::OutgoingSpec;
 
 /// Rules, and the requests that none of them counts.
 pub(super) struct Decoded {
@@ -17,6 +23,8 @@ pub(super) struct Decoded {
     pub rules: Vec<Rule>,
     pub forbid: Vec<Several>,
     pub skip: Vec<Several>,
+    #[cfg(feature = "client")]
+    pub outgoing: Option<OutgoingRules>,
 }
 
 /// Reads a whole file. `None` if there are faults.
@@ -31,27 +39,26 @@ pub(super) fn rule_set(root: &LocatedValue, reading: &mut FileReading) -> Option
     });
     let forbid = file.read("forbid", requests);
     let skip = file.read("skip", requests);
-    let nodes = file.require("rules", "add a list of rules", read_list);
+    let (rules, outgoing) = (file.get("rules"), file.get("outgoing"));
+    let nodes = match (rules, outgoing) {
+        (None, Some(_)) => Some(&[][..]),
+        _ => file.require("rules", "add a list of rules", read_list),
+    };
     file.finish();
     let nodes = nodes?;
-    let mut read = Vec::new();
-    for node in &nodes[..nodes.len().min(MAX_POLICIES)] {
-        let noted = reading.noted();
-        let rule = rule::read(node, reading);
-        if rule.is_none() && reading.noted() == noted {
-            // Never left out: that would be a limit that nobody enforces.
-            let remedy = "compare it with docs/rules.md";
-            reading.add(node.position, "this rule cannot be read", remedy);
-        }
-        read.extend(rule);
-        reading.rule = None;
-    }
+    let read = read_rules(nodes, reading, rule::read);
+    let outgoing = outgoing.and_then(|node| read_outgoing(node, reading));
     check_candidates(nodes, reading);
     check_number(nodes, reading);
     if reading.noted() > 0 {
         return None;
     }
     let (specs, rules) = read.into_iter().unzip();
+    #[cfg_attr(
+        not(feature = "client"),
+        expect(unused_variables, reason = "there are none")
+    )]
+    let (outgoing_spec, outgoing_rules) = outgoing.unzip();
     let (forbid_specs, forbid) = forbid.unwrap_or_default();
     let (skip_specs, skip) = skip.unwrap_or_default();
     Some(Decoded {
@@ -63,11 +70,20 @@ pub(super) fn rule_set(root: &LocatedValue, reading: &mut FileReading) -> Option
             forbid: forbid_specs,
             skip: skip_specs,
             rules: specs,
+            outgoing: outgoing_spec,
         },
         rules,
         forbid,
         skip,
+        #[cfg(feature = "client")]
+        outgoing: outgoing_rules,
     })
+}
+
+#[cfg(not(feature = "client"))]
+fn read_outgoing(node: &LocatedValue, reading: &mut FileReading) -> Option<(OutgoingSpec, ())> {
+    let reason = "limits of calls that go out";
+    reading.fault(node.position, reason, "enable the feature `client`")
 }
 
 fn read_version(node: &LocatedValue, reading: &mut FileReading) -> Option<u64> {
@@ -77,15 +93,6 @@ fn read_version(node: &LocatedValue, reading: &mut FileReading) -> Option<u64> {
         reading.add(node.position, reason, "write `version: 1`");
     }
     Some(version)
-}
-
-fn read_list<'n>(node: &'n LocatedValue, reading: &mut FileReading) -> Option<&'n [LocatedValue]> {
-    let remedy = "write `- id: ..` for each rule";
-    match &node.value {
-        Value::List(nodes) if !nodes.is_empty() => Some(nodes),
-        Value::List(_) => reading.fault(node.position, "no rules", remedy),
-        _ => reading.expect(node, remedy),
-    }
 }
 
 fn read_defaults(node: &LocatedValue, reading: &mut FileReading) -> Option<DefaultsSpec> {
@@ -145,35 +152,3 @@ fn check_candidates(nodes: &[LocatedValue], reading: &mut FileReading) {
         }
     }
 }
-
-/// Notes the first rule that is one too many.
-fn check_number(nodes: &[LocatedValue], reading: &mut FileReading) {
-    let (mut all, mut unconditional) = (0, 0);
-    for node in nodes {
-        let policies = 1 + usize::from(candidate_of(node).is_some());
-        all += policies;
-        if CONDITIONS.iter().all(|name| node.field(name).is_none()) {
-            unconditional += policies;
-        }
-        if all > MAX_POLICIES {
-            let reason = format!("more than {MAX_POLICIES} policies (a candidate is one too)");
-            let remedy = "put some of the rules into another layer";
-            return reading.add(node.position, reason, remedy);
-        }
-        if unconditional > MAX_CHARGES {
-            let reason = format!(
-                "more than {MAX_CHARGES} policies that count every request (a candidate is one too)"
-            );
-            let remedy =
-                "add a `path`, `method` or `host`, or put some of the rules into another layer";
-            return reading.add(node.position, reason, remedy);
-        }
-    }
-}
-
-fn candidate_of(rule: &LocatedValue) -> Option<(&LocatedValue, Position)> {
-    Some((rule, rule.field("candidate")?.position))
-}
-
-/// The fields of a rule that leave out requests.
-const CONDITIONS: [&str; 3] = ["path", "method", "host"];

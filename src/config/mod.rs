@@ -50,6 +50,10 @@ mod lines;
 mod named_key;
 mod network_tiers;
 mod node;
+#[cfg(feature = "client")]
+mod outgoing;
+#[cfg(feature = "client")]
+mod outgoing_layer;
 mod penalty;
 mod policy_steps;
 mod proxies;
@@ -60,6 +64,7 @@ mod registry;
 pub mod reload;
 mod requests;
 mod rule;
+mod rule_list;
 mod rule_set;
 mod size;
 mod spec;
@@ -72,8 +77,9 @@ pub use self::rule_set::{Format, RuleSet, RuleSetReader};
 // The fields of a file, for the tests of this package. A rule set is read from text and written as JSON.
 #[doc(hidden)]
 pub use self::spec::{
-    AddressHeaderSpec, AlgorithmName, ApiKeySpec, ClientIpSpec, ClientNetworksSpec,
-    ConsistencyName, CookieSpec, CostSpec, DefaultsSpec, HeaderFamily, KeySpec, LimitSettingsSpec,
-    LimitSpec, ModeName, OnMissingKeyName, OneOrMany, OutageName, OverrideSpec, PenaltySpec,
-    ProxiesSpec, QuotaSpec, RequestSpec, RuleSetSpec, RuleSpec, TierSourceSpec, WindowStartName,
+    AdaptiveFloorSpec, AdaptiveSpec, AddressHeaderSpec, AlgorithmName, ApiKeySpec, ClientIpSpec,
+    ClientNetworksSpec, ConsistencyName, CookieSpec, CostSpec, DefaultsSpec, HeaderFamily, KeySpec,
+    LimitSettingsSpec, LimitSpec, ModeName, OnMissingKeyName, OneOrMany, OutageName,
+    OutgoingRuleSpec, OutgoingSpec, OverrideSpec, PenaltySpec, ProxiesSpec, QuotaSpec, RequestSpec,
+    RuleSetSpec, RuleSpec, TierSourceSpec, WindowStartName,
 };

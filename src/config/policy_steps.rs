@@ -28,6 +28,13 @@ pub(super) struct PolicySteps {
 impl PolicySteps {
     /// Reads the fields of a policy into the spec of its rule. Every setting that cannot work is noted.
     pub fn read(fields: &mut Fields<'_, '_>, spec: &mut RuleSpec) -> Self {
+        let mut steps = Self::of_calls(fields, spec);
+        steps.of_requests(fields, spec);
+        steps
+    }
+
+    /// Reads the fields that rules for calls that go out have, too.
+    pub fn of_calls(fields: &mut Fields<'_, '_>, spec: &mut RuleSpec) -> Self {
         spec.algorithm = fields.read("algorithm", choice);
         let name = spec.algorithm.or(fields.reading.defaults.algorithm);
         let name = name.unwrap_or(AlgorithmName::TokenBucket);
@@ -52,7 +59,15 @@ impl PolicySteps {
             (spec.limit, spec.window, spec.burst) = (limits.limit, limits.window, limits.burst);
         }
         steps.parameters(fields, name, spec);
-        steps.others(fields, spec);
+        spec.cost = fields.read("cost", whole);
+        // The fault of a cost only shows beside the limit of the file.
+        if let (Some(units), true) = (spec.cost, steps.has_limit) {
+            steps.apply(fields, "cost", |policy| policy.cost(units));
+        }
+        spec.outage = fields.read("outage", choice);
+        let outage = spec.outage.or(fields.reading.defaults.outage);
+        let outage = outage.map(OnOutage::from).unwrap_or_default();
+        steps.policy = steps.policy.on_outage(outage);
         steps
     }
 
@@ -151,12 +166,8 @@ impl PolicySteps {
         }
     }
 
-    fn others(&mut self, fields: &mut Fields<'_, '_>, spec: &mut RuleSpec) {
-        spec.cost = fields.read("cost", whole);
-        // The fault of a cost only shows beside the limit of the file.
-        if let (Some(units), true) = (spec.cost, self.has_limit) {
-            self.apply(fields, "cost", |policy| policy.cost(units));
-        }
+    /// Reads the fields that only rules for requests have.
+    fn of_requests(&mut self, fields: &mut Fields<'_, '_>, spec: &mut RuleSpec) {
         spec.unit = fields.read("unit", text);
         if let Some(unit) = &spec.unit {
             self.apply(fields, "unit", |policy| policy.unit(unit));
@@ -171,10 +182,6 @@ impl PolicySteps {
             spec.penalty = Some(penalty_spec);
             self.apply(fields, "penalty", |policy| policy.penalty(penalty));
         }
-        spec.outage = fields.read("outage", choice);
-        let outage = spec.outage.or(fields.reading.defaults.outage);
-        let outage = outage.map(OnOutage::from).unwrap_or_default();
-        self.policy = self.policy.clone().on_outage(outage);
         self.consistency(fields, spec);
     }
 

@@ -16,6 +16,7 @@ use super::{
     policy_steps::PolicySteps,
     quota,
     reading::FileReading,
+    registry::DynMatcher,
     requests::{self, Several, requests},
     spec::{CostSpec, OneOrMany, QuotaSpec, RuleSpec},
     tiers,
@@ -25,21 +26,11 @@ use super::{
 pub(super) fn read(node: &LocatedValue, reading: &mut FileReading) -> Option<(RuleSpec, Rule)> {
     let noted = reading.noted();
     let mut fields = Fields::of(node, "write a rule: `id`, `key`, `limit`", reading)?;
-    let id = fields.require("id", "add a name for the rule", read_id);
-    let mut spec = RuleSpec {
-        id: id.unwrap_or_default(),
-        ..RuleSpec::default()
-    };
+    let mut spec = read_named(&mut fields);
     let remedy = "add the caller to count, such as `key: peer_ip`";
     let key = fields.require("key", remedy, keys::read);
     let steps = PolicySteps::read(&mut fields, &mut spec);
-    let when;
-    ([spec.path, spec.method, spec.host], when) = requests::conditions(&mut fields);
-    let unless = fields.read("unless", |node, reading| {
-        let (specs, matchers) = requests(node, reading)?;
-        spec.unless = OneOrMany::of(specs, fields::items(node).1);
-        Some(matchers)
-    });
+    let counted = Counted::read(&mut fields, &mut spec);
     let key_spec = key.as_ref().map(|(spec, _)| spec);
     let tiers = tiers::read(&mut fields, (key_spec, &steps), &mut spec);
     let limit = (!tiers.is_used() && steps.has_limit).then_some(&steps.policy);
@@ -62,8 +53,8 @@ pub(super) fn read(node: &LocatedValue, reading: &mut FileReading) -> Option<(Ru
     let (key_spec, extractor) = key?;
     spec.key = key_spec;
     let mut rule = steps.policy.key(extractor);
-    rule = when.into_iter().fold(rule, Rule::when);
-    rule = unless.into_iter().flatten().fold(rule, Rule::unless);
+    rule = counted.when.into_iter().fold(rule, Rule::when);
+    rule = counted.unless.into_iter().fold(rule, Rule::unless);
     for (cost, matcher) in costs.into_iter().flatten() {
         rule = rule.cost_when(matcher, cost.units);
         spec.costs.push(cost);
@@ -79,6 +70,38 @@ pub(super) fn read(node: &LocatedValue, reading: &mut FileReading) -> Option<(Ru
         Err(error) => {
             reading.refuse(node.position, &error);
             None
+        }
+    }
+}
+
+/// Reads the id of a rule. The other fields of the spec are empty.
+pub(super) fn read_named(fields: &mut Fields<'_, '_>) -> RuleSpec {
+    let id = fields.require("id", "add a name for the rule", read_id);
+    RuleSpec {
+        id: id.unwrap_or_default(),
+        ..RuleSpec::default()
+    }
+}
+
+/// The requests that a rule counts.
+pub(super) struct Counted {
+    pub when: Vec<DynMatcher>,
+    pub unless: Vec<Several>,
+}
+
+impl Counted {
+    /// Reads the conditions into the spec of the rule.
+    pub fn read(fields: &mut Fields<'_, '_>, spec: &mut RuleSpec) -> Self {
+        let when;
+        ([spec.path, spec.method, spec.host], when) = requests::conditions(fields);
+        let unless = fields.read("unless", |node, reading| {
+            let (specs, matchers) = requests(node, reading)?;
+            spec.unless = OneOrMany::of(specs, fields::items(node).1);
+            Some(matchers)
+        });
+        Self {
+            when,
+            unless: unless.unwrap_or_default(),
         }
     }
 }
@@ -127,7 +150,7 @@ fn read_candidate(
 }
 
 /// Reads costs. Those above the limit are noted if the policy is given, whose limit all callers have.
-fn read_costs(
+pub(super) fn read_costs(
     node: &LocatedValue,
     policy: Option<&Policy>,
     reading: &mut FileReading,

@@ -34,6 +34,9 @@ use super::{
     spec::{HeaderFamily, RuleSetSpec},
 };
 
+#[cfg(feature = "client")]
+use super::outgoing::OutgoingRules;
+
 /// The format of a rule file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -122,6 +125,12 @@ impl RuleSet {
     #[must_use]
     pub fn rules(&self) -> &[Rule] {
         &self.data.rules
+    }
+
+    /// Returns the settings of a layer for calls that go out.
+    #[cfg(feature = "client")]
+    pub(super) fn outgoing(&self) -> Option<&OutgoingRules> {
+        self.data.outgoing.as_ref()
     }
 }
 

@@ -57,8 +57,12 @@ mappings! {
         #[serde(skip_serializing_if = "Vec::is_empty")]
         #[schemars(default, with = "OneOrMany<RequestSpec>")]
         skip: Vec<RequestSpec>,
-        /// The rules. All rules that match a request decide on it together.
+        /// The rules. All rules that match a request decide on it together. Required unless there is `outgoing`.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        #[schemars(default)]
         rules: Vec<RuleSpec>,
+        /// Limits of calls that go out.
+        outgoing?: OutgoingSpec,
     }
 
     /// Settings of all rules that do not have their own.
@@ -155,6 +159,91 @@ mappings! {
         #[schemars(with = "Option<Percentage>")]
         overshoot?: f64,
     }
+}
+
+mappings! {
+    /// Limits of calls that go out, for an `OutgoingLayer`.
+    #[derive(Default)]
+    pub struct OutgoingSpec {
+        /// The longest time from a call to the start of its last attempt. Default: `30s`.
+        max_wait?: String,
+        /// The longest pause of a key after a refusal. Default: `10m`.
+        max_pause?: String,
+        /// How often a request is sent again at most. Default: 2.
+        max_retries?: u64,
+        /// How many retries 100 calls to a key pay for, at most 1,000. Default: 10.
+        retry_percent?: u64,
+        /// Whether only requests that are safe to repeat are retried after a refusal. Default: false.
+        retry_only_safe?: bool,
+        /// The rules. A call waits until all that count it admit it together.
+        rules: Vec<OutgoingRuleSpec>,
+    }
+
+    /// One rule for calls that go out: a policy, the requests that it counts, and their key.
+    #[derive(Default)]
+    pub struct OutgoingRuleSpec {
+        /// Name of the policy: 1 to 39 of `A-Z a-z 0-9 . _ -`.
+        id: String,
+        /// What calls are counted for, such as `host` or `{ api_key: bearer }`.
+        key: KeySpec,
+        /// Paths, such as `/users/{id}` or `/static/*`. Default: all.
+        path?: OneOrMany<String>,
+        /// Methods, such as `POST`. Default: all.
+        method?: OneOrMany<String>,
+        /// Hosts, such as `api.example.com` or `*.example.com`. Default: all.
+        host?: OneOrMany<String>,
+        /// Requests that the rule does not count.
+        unless?: OneOrMany<RequestSpec>,
+        /// A rate such as `100/min`, or a count whose period is `window`. For `concurrency` the calls in flight.
+        limit: LimitSpec,
+        /// Period of a `limit` that is a count, such as `1m30s`.
+        window?: String,
+        /// Units that an idle key can take at once. Default: the count for a token bucket, 1 for a leaky bucket or an adaptive rate.
+        burst?: u64,
+        /// Algorithm. Default: that of `defaults`, else `token_bucket`.
+        algorithm?: AlgorithmName,
+        /// Start of a fixed window. Default: `clock`.
+        window_start?: WindowStartName,
+        /// Length of a leaky queue, in units. Calls that wait do not use it.
+        queue?: u64,
+        /// The longest wait in a leaky queue. Calls that wait do not use it.
+        max_wait?: String,
+        /// Time after which the slots of a crashed process are free again (`concurrency`). Default: `30s`.
+        lease?: String,
+        /// Units of a request. Default: 1.
+        cost?: u64,
+        /// Units of some requests, by the first entry that matches.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        #[schemars(default, with = "OneOrMany<CostSpec>")]
+        costs: Vec<CostSpec>,
+        /// Choice while Redis is unavailable. Default: `local`.
+        outage?: OutageName,
+        /// Whether requests without a key are not counted. Default: false, so they share one key.
+        skip_without_key?: bool,
+        /// Whether a refusal does not pause the key. Default: false.
+        never_paused?: bool,
+        /// Name of the limit of the API that this rule follows, such as `tokens`. Default: the only one that it shows.
+        reported_as?: String,
+        /// Finds the rate of an API that shows no limit: `true`, or `{ floor: 5/s }`. The limit is the highest rate. Default: false.
+        adaptive?: AdaptiveSpec,
+    }
+
+    /// A rate that adapts, with its settings.
+    pub struct AdaptiveFloorSpec {
+        /// The lowest rate, such as `5/s`. Default: 1 % of the limit, and at least one unit in 10 s.
+        floor: LimitSpec,
+    }
+}
+
+/// Whether a rate adapts.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+#[serde(untagged)]
+#[non_exhaustive]
+pub enum AdaptiveSpec {
+    /// With the default floor, or not at all.
+    Switch(bool),
+    /// With a floor.
+    With(AdaptiveFloorSpec),
 }
 
 /// A rate, or a count.

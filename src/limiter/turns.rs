@@ -6,6 +6,8 @@ use std::{
 };
 
 use super::limiter::{RateLimiter, validate_charges};
+#[cfg(feature = "client")]
+use crate::algorithm::{MicroRate, RateReport};
 use crate::{
     acquire::{Acquire, AcquireCharges, MaxWait},
     charge::{Charge, OwnedCharge},
@@ -101,6 +103,12 @@ impl RateLimiter {
             }
             paused
         })
+    }
+
+    /// Takes a report on how an adaptive key was used. Returns its rate for all instances.
+    #[cfg(feature = "client")]
+    pub(crate) fn adapt(&self, charge: &Charge<'_>, report: RateReport) -> StoreFuture<MicroRate> {
+        self.store.adapt(charge, report)
     }
 
     /// Lowers what is left of the charge's quota to `remaining` units. What is less stays.

@@ -81,6 +81,7 @@ mod in_flight;
 mod keyed;
 mod line_book;
 mod locked_shards;
+mod rates;
 mod refunds;
 mod result;
 mod shard;

@@ -32,7 +32,7 @@ use std::{
 use smallvec::SmallVec;
 
 use crate::{
-    algorithm::Counting,
+    algorithm::{Counting, MicroRate, RateReport},
     block::{BlockChange, BlockList},
     charge::{Charge, Correction, Fingerprint, Receipt, Settlement, TurnRequest, Turns},
     clock::{Clock, Reading, Timestamp},
@@ -52,6 +52,7 @@ use super::{
     keyed::{KeyRef, Placement},
     line_book::LineBook,
     locked_shards::LockedShards,
+    rates::AdaptiveRates,
     shard::Shard,
     verdict::{BucketCharge, Verdict},
 };
@@ -72,6 +73,8 @@ pub(super) struct Shared {
     blocks: Arc<BlockList>,
     /// The lines of callers that wait.
     pub(super) lines: Mutex<LineBook>,
+    /// The rates of keys that are adaptive.
+    rates: Mutex<AdaptiveRates>,
     /// Number of charges without memory of their own, as [`MemoryStore::overflowed`] returns it.
     overflowed: AtomicU64,
     /// Whether it was logged that new keys share a state.
@@ -143,6 +146,7 @@ impl MemoryStore {
                 shards: shards.collect(),
                 blocks: Arc::new(BlockList::new(clock.clone())),
                 lines: Mutex::default(),
+                rates: Mutex::default(),
                 clock,
                 overflowed: AtomicU64::new(0),
                 has_logged_overflow: AtomicBool::new(false),
@@ -380,6 +384,13 @@ impl Store for MemoryStore {
     fn lower(&self, charge: &Charge<'_>, remaining: u64) -> StoreFuture<()> {
         self.lower_key(charge, remaining);
         StoreFuture::ready(Ok(()))
+    }
+
+    fn adapt(&self, charge: &Charge<'_>, report: RateReport) -> StoreFuture<MicroRate> {
+        let now = self.shared.clock.read().now;
+        let key = KeyRef::of(charge).fingerprint;
+        let rate = self.shared.rates.lock().report(key, &report, now);
+        StoreFuture::ready(Ok(rate))
     }
 
     fn settle(&self, receipt: Receipt) -> StoreFuture<()> {

@@ -148,7 +148,6 @@ impl Replaceable {
     }
 
     /// Returns the limiter, which is the same for all admissions.
-    #[cfg(feature = "redis")]
     pub fn limiter(&self) -> &RateLimiter {
         &self.limiter
     }

@@ -49,9 +49,13 @@
 //! as the new longest ban. A policy without a penalty bans nobody; what was noted is kept until it is forgiven, and counts
 //! again if the policy gets a penalty until then.
 
+#[cfg(feature = "client")]
+mod at_rate;
 pub(crate) mod consistency;
 mod penalty;
 pub(crate) mod policy;
+#[cfg(feature = "client")]
+mod present_rate;
 
 #[cfg(any(feature = "dashboard", feature = "rules", all(feature = "redis", test)))]
 pub(crate) use self::consistency::Consistency;
@@ -63,3 +67,5 @@ pub(crate) use self::policy::NameHash;
 #[cfg(any(feature = "explain", feature = "redis", feature = "rules"))]
 pub(crate) use self::policy::OnOutage;
 pub(crate) use self::policy::Policy;
+#[cfg(feature = "client")]
+pub(crate) use self::present_rate::PresentRate;

@@ -9,6 +9,8 @@ use std::{
 
 use siphasher::sip128::SipHasher13;
 
+#[cfg(feature = "client")]
+use super::present_rate::PresentRate;
 use super::{consistency::Consistency, penalty::Penalty};
 use crate::{
     algorithm::{Algorithm, Counter, Quota},
@@ -40,7 +42,7 @@ pub struct Policy {
     quota: Quota,
     algorithm: Algorithm,
     /// An invalid name or quota is kept as an error until `build()` reports it.
-    counter: Result<Counter, Error>,
+    pub(super) counter: Result<Counter, Error>,
     cost: u64,
     counts_denied: bool,
     /// Whether it counts denied requests or has a penalty.
@@ -57,6 +59,9 @@ pub struct Policy {
     /// Identifies the policy and the tier among the metrics.
     #[cfg(feature = "metrics")]
     series: u64,
+    /// The rate of the key, for charges that follow it.
+    #[cfg(feature = "client")]
+    pub(super) present_rate: Option<PresentRate>,
 }
 
 impl Policy {
@@ -88,6 +93,8 @@ impl Policy {
             tier: None,
             #[cfg(feature = "metrics")]
             series: name_hash.low,
+            #[cfg(feature = "client")]
+            present_rate: None,
         }
     }
 
@@ -554,7 +561,7 @@ impl Policy {
         Err(self.error(ErrorKind::InvalidPolicy, &message))
     }
 
-    fn error(&self, kind: ErrorKind, message: &str) -> Error {
+    pub(super) fn error(&self, kind: ErrorKind, message: &str) -> Error {
         Error::new(kind, format!("policy {:?}: {message}", self.name))
     }
 

@@ -10,6 +10,7 @@ use futures_util::future::join_all;
 use tokio::sync::watch;
 
 use crate::{
+    algorithm::{MicroRate, RateReport},
     block::{BlockChange, BlockList},
     charge::{Charge, OwnedCharge, Receipt, Settlement, TurnRequest, Turns},
     clock::{Clock, Timestamp},
@@ -219,6 +220,10 @@ impl Store for RedisStore {
 
     fn lower(&self, charge: &Charge<'_>, remaining: u64) -> StoreFuture<()> {
         self.node_for(charge.key()).lower(charge, remaining)
+    }
+
+    fn adapt(&self, charge: &Charge<'_>, report: RateReport) -> StoreFuture<MicroRate> {
+        self.node_for(charge.key()).adapt(charge, report)
     }
 
     fn blocks(&self) -> Option<Arc<BlockList>> {

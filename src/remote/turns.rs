@@ -13,6 +13,7 @@ use std::sync::Arc;
 use redis::{Cmd, RedisError, Value};
 
 use crate::{
+    algorithm::{MicroRate, RateReport},
     charge::{Charge, OwnedCharge, Settlement, TurnRequest, Turns},
     clock::{self, Clock},
     error::{Error, ErrorKind, Phase},
@@ -24,7 +25,9 @@ use super::{
     batch,
     client::Client,
     node::{Node, check_clock},
-    protocol::{self, Request, Script, TurnsCall, check_release, pause, takes_slots},
+    protocol::{
+        self, Request, Script, TurnsCall, adapt, check_release, parse_rate, pause, takes_slots,
+    },
     route, slot_guard,
 };
 
@@ -83,6 +86,22 @@ impl Node {
                 pause(&client.keyspace, &charge.borrow(), micros, start, now)
             };
             run(&client, command).await.map(drop)
+        })
+    }
+
+    /// Reports how the key of a charge was used, and returns its rate.
+    pub fn adapt(&self, charge: &Charge<'_>, report: RateReport) -> StoreFuture<MicroRate> {
+        let (client, charge) = (Arc::clone(&self.client), charge.to_owned());
+        if self.guard().is_some_and(|guard| guard.is_open()) {
+            let message = "the shared store is unavailable: no rate was adapted";
+            return StoreFuture::ready(Err(Error::new(ErrorKind::Unavailable, message)));
+        }
+        StoreFuture::boxed(async move {
+            let command = |start: fn(&Script, usize) -> Cmd| {
+                let now = client.clock.as_ref().map(Clock::now);
+                adapt(&client.keyspace, &charge.borrow(), &report, start, now)
+            };
+            parse_rate(&run(&client, command).await?)
         })
     }
 

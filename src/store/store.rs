@@ -17,7 +17,10 @@ use super::{
     local_view::LocalView,
     stats::Stats,
 };
+#[cfg(doc)]
+use crate::algorithm::AdaptiveRate;
 use crate::{
+    algorithm::{MicroRate, RateReport},
     block::{BlockChange, BlockList},
     charge::{Charge, Receipt, TurnRequest, Turns},
     clock::Timestamp,
@@ -179,6 +182,19 @@ pub trait Store: Any + Debug + Send + Sync {
     fn listen_for_slots(&self, queues: u32, received: Weak<OnSlotMessage>) {
         if let Some(inner) = self.inner() {
             inner.listen_for_slots(queues, received);
+        }
+    }
+
+    /// Takes a report on how an [adaptive](AdaptiveRate) key was used, and returns its rate for all instances.
+    ///
+    /// # Errors
+    ///
+    /// By default [`InvalidConfig`](ErrorKind::InvalidConfig): the store cannot adapt rates. Otherwise any kind that describes why
+    /// the report was lost.
+    fn adapt(&self, charge: &Charge<'_>, report: RateReport) -> StoreFuture<MicroRate> {
+        match self.inner() {
+            Some(inner) => inner.adapt(charge, report),
+            None => cannot("this store cannot adapt rates"),
         }
     }
 
@@ -357,7 +373,7 @@ fn done() -> StoreFuture<()> {
     StoreFuture::ready(Ok(()))
 }
 
-fn cannot(message: &'static str) -> StoreFuture<()> {
+fn cannot<T>(message: &'static str) -> StoreFuture<T> {
     StoreFuture::ready(Err(Error::new(ErrorKind::InvalidConfig, message)))
 }
 

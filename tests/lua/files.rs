@@ -33,6 +33,7 @@ fn algorithms() -> BTreeMap<String, String> {
     let mut files = files();
     // What a penalty adds to a charge is in `tests/policy/penalties.rs`.
     for other in [
+        ADAPT,
         BLOCKS,
         DECIDE,
         DENIAL,
@@ -67,6 +68,7 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
+const ADAPT: &str = "adapt.lua";
 const BLOCKS: &str = "blocks.lua";
 const DECIDE: &str = "decide.lua";
 const DENIAL: &str = "denial.lua";

@@ -291,7 +291,8 @@ fn hash_of_the_script_is_pinned() {
     assert_eq!(Script::RELEASE.hash(), RELEASE_HASH);
     assert_eq!(Script::RULES.hash(), RULES_HASH);
     assert_eq!(Script::TOP_KEYS.hash(), TOP_KEYS_HASH);
-    assert_eq!(Script::ALL.len(), 8);
+    assert_eq!(Script::ADAPT.hash(), ADAPT_HASH);
+    assert_eq!(Script::ALL.len(), 9);
     assert_eq!(Script::BLOCKS.hash(), BLOCKS_HASH);
 }
 
@@ -949,6 +950,7 @@ async fn server_counts_by_its_own_time() {
 }
 
 const ACQUIRE_HASH: &str = "4e9a91ef3de318abbbd4d04c72fa9b3e767eeca9";
+const ADAPT_HASH: &str = "85f3a2c56601b28bc9cb8fbfc823d503a7ec9d0b";
 const PAUSE_HASH: &str = "6ca9f323ad1f51099cb266fad146059e52f71c91";
 const RELEASE_HASH: &str = "2e57d6cfbe88ca3b94bc881693149d1777935dbb";
 const RULES_HASH: &str = "32d1270a0dd051bd5567f52ff8941d9f197a7b3b";

@@ -1,11 +1,12 @@
 //! Builds a layer whose rules change.
 
-use std::sync::Arc;
+use std::{any::Any, sync::Arc};
 
 use crate::{
     builder::RateLimitLayerBuilder,
     clock::Clock,
     error::{Error, ErrorKind},
+    limiter::RateLimiter,
     middleware::layer::RateLimitLayer,
     store::RulesId,
 };
@@ -19,7 +20,11 @@ use super::{
     reloader::Reloader,
     source::{Initial, RuleOrigin, RuleSource},
     state::RuleVersion,
+    target::Target,
 };
+
+#[cfg(feature = "client")]
+use crate::client::{OutgoingLayer, OutgoingLayerBuilder};
 
 #[cfg(feature = "redis")]
 use super::{shared_rules::SharedRules, shared_watch};
@@ -50,52 +55,125 @@ impl RateLimitLayerBuilder {
         self,
         source: RuleSource,
     ) -> Result<(RateLimitLayer, RulesHandle), ReloadError> {
-        if source.poll_interval.is_zero() {
-            let message = "poll_interval of zero: the source would be read without a pause; the default is 5 s";
-            let error = Error::new(ErrorKind::InvalidConfig, message);
-            return Err(ReloadError::Source(error));
-        }
-        let (rules, version) = source.initial()?;
+        let (rules, version) = source.begin()?;
         let with_rules = self.clone().rules(&rules);
         let built = with_rules.build_replaceable();
         let (layer, replaceable) = built.map_err(ReloadError::Layer)?;
-        let origin = match source.initial {
-            Initial::File(path) => RuleOrigin::File(path),
-            Initial::InProcess(_) => RuleOrigin::InProcess,
-            #[cfg(feature = "redis")]
-            Initial::Redis(_) => {
-                let store = replaceable.limiter().rule_store();
-                let store = store.ok_or_else(no_redis)?;
-                RuleOrigin::Redis(Arc::new(SharedRules::new(store)))
-            }
+        let origin = source.origin(replaceable.limiter())?;
+        let target = Target {
+            template: self,
+            layer: Arc::downgrade(&replaceable),
         };
-        let reloader = Arc::new(Reloader::new(
-            (self, source.reader),
-            origin,
-            Arc::downgrade(&replaceable),
-            (rules, version),
-        ));
-        let handle = RulesHandle::new(&reloader);
-        match &reloader.origin {
-            RuleOrigin::File(path) => {
-                let path = path.clone();
-                let watch = file_watch::start(reloader, path, source.poll_interval);
-                replaceable.accompany(watch.map_err(ReloadError::Source)?);
-            }
-            RuleOrigin::InProcess => replaceable.accompany(reloader),
-            #[cfg(feature = "redis")]
-            RuleOrigin::Redis(shared) => {
-                let shared = Arc::clone(shared);
-                let watch = shared_watch::start(reloader, shared, source.poll_interval);
-                replaceable.accompany(watch.map_err(ReloadError::Source)?);
-            }
-        }
+        let reader = source.reader.clone();
+        let reloader = Reloader::new(Box::new(target), reader, origin, (rules, version));
+        let (handle, companion) = source.start(reloader)?;
+        replaceable.accompany(companion);
+        Ok((layer, handle))
+    }
+}
+
+#[cfg(feature = "client")]
+impl OutgoingLayerBuilder {
+    /// Builds a layer whose rules and settings come from a source, and are replaced while the service runs.
+    ///
+    /// Rules from code can be added beside them, by [`policy`](Self::policy). They stay. All clones and services of the layer
+    /// change together. A call keeps the settings that it began with, also for its retries. Pauses, adaptive rates and retry
+    /// budgets are kept.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use tollgate::{RateLimiter, client::OutgoingLayer, config::reload::RuleSource};
+    ///
+    /// let limiter = RateLimiter::builder().redis("redis://127.0.0.1/").build()?;
+    /// let (outgoing, rules) = OutgoingLayer::builder(&limiter)
+    ///     .build_reloading(RuleSource::file("rules.yaml"))?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ReloadError::Rules`] for a file that is missing or has faults, [`ReloadError::Layer`] for the errors of
+    /// [`build`](Self::build), and [`ReloadError::Source`] as for a
+    /// [`RateLimitLayerBuilder`](RateLimitLayerBuilder::build_reloading).
+    pub fn build_reloading(
+        self,
+        source: RuleSource,
+    ) -> Result<(OutgoingLayer, RulesHandle), ReloadError> {
+        let (rules, version) = source.begin()?;
+        let with_rules = self.clone().rules(&rules);
+        let built = with_rules.build_replaceable();
+        let (layer, replaceable) = built.map_err(ReloadError::Layer)?;
+        let origin = source.origin(replaceable.limiter())?;
+        let target = Target {
+            template: self,
+            layer: Arc::downgrade(&replaceable),
+        };
+        let reader = source.reader.clone();
+        let reloader = Reloader::new(Box::new(target), reader, origin, (rules, version));
+        let (handle, companion) = source.start(reloader)?;
+        replaceable.accompany(companion);
         Ok((layer, handle))
     }
 }
 
 impl RuleSource {
     /// Returns the rules to begin with.
+    ///
+    /// # Errors
+    ///
+    /// Those of the rules, and of the poll interval.
+    fn begin(&self) -> Result<(RuleSet, RuleVersion), ReloadError> {
+        if self.poll_interval.is_zero() {
+            let message = "poll_interval of zero: the source would be read without a pause; the default is 5 s";
+            let error = Error::new(ErrorKind::InvalidConfig, message);
+            return Err(ReloadError::Source(error));
+        }
+        self.initial()
+    }
+
+    /// Returns where the layer of a limiter finds new rules.
+    #[cfg_attr(
+        not(feature = "redis"),
+        expect(
+            unused_variables,
+            clippy::unnecessary_wraps,
+            reason = "only rules in Redis need the limiter"
+        )
+    )]
+    fn origin(&self, limiter: &RateLimiter) -> Result<RuleOrigin, ReloadError> {
+        Ok(match &self.initial {
+            Initial::File(path) => RuleOrigin::File(path.clone()),
+            Initial::InProcess(_) => RuleOrigin::InProcess,
+            #[cfg(feature = "redis")]
+            Initial::Redis(_) => {
+                let store = limiter.rule_store().ok_or_else(no_redis)?;
+                RuleOrigin::Redis(Arc::new(SharedRules::new(store)))
+            }
+        })
+    }
+
+    /// Starts to watch for new rules. Returns the handle of the layer, and what the layer keeps alive.
+    fn start(&self, reloader: Reloader) -> Result<(RulesHandle, Companion), ReloadError> {
+        let reloader = Arc::new(reloader);
+        let handle = RulesHandle::new(&reloader);
+        let companion: Companion = match &reloader.origin {
+            RuleOrigin::File(path) => {
+                let path = path.clone();
+                let watch = file_watch::start(reloader, path, self.poll_interval);
+                Box::new(watch.map_err(ReloadError::Source)?)
+            }
+            RuleOrigin::InProcess => Box::new(reloader),
+            #[cfg(feature = "redis")]
+            RuleOrigin::Redis(shared) => {
+                let shared = Arc::clone(shared);
+                let watch = shared_watch::start(reloader, shared, self.poll_interval);
+                Box::new(watch.map_err(ReloadError::Source)?)
+            }
+        };
+        Ok((handle, companion))
+    }
+
     fn initial(&self) -> Result<(RuleSet, RuleVersion), ReloadError> {
         let (rules, format, text, version) = match &self.initial {
             Initial::File(path) => {
@@ -116,6 +194,9 @@ impl RuleSource {
         Ok((rules, NewRules::new(format, text).into_version(id)))
     }
 }
+
+/// What a layer keeps alive: it ends what watches for new rules.
+type Companion = Box<dyn Any + Send + Sync>;
 
 #[cfg(feature = "redis")]
 fn no_redis() -> ReloadError {

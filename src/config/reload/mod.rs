@@ -68,6 +68,7 @@ mod shared_rules;
 mod shared_watch;
 mod source;
 mod state;
+mod target;
 
 pub use self::error::ReloadError;
 pub use self::handle::RulesHandle;

@@ -1,20 +1,15 @@
 //! Takes new rules or refuses them, for one layer.
 
-use std::{collections::VecDeque, fmt, sync::Weak};
+use std::{collections::VecDeque, fmt};
 
 use tokio::sync::{Mutex as AsyncMutex, watch};
 
 use crate::{
-    builder::RateLimitLayerBuilder,
     clock::Clock,
     diagnosis::log,
-    middleware::current_rules::Replaceable,
     store::RulesId,
     task::{Mutex, spawn},
 };
-
-#[cfg(feature = "redis")]
-use crate::middleware::admission::Admission;
 
 use super::{
     super::{
@@ -25,17 +20,16 @@ use super::{
     new_rules::NewRules,
     source::RuleOrigin,
     state::{RuleVersion, RulesState},
+    target::ReloadTarget,
 };
 
 /// Replaces the rules of one layer.
 ///
 /// The layer keeps it alive; it does not keep the layer alive.
 pub(super) struct Reloader {
-    /// The settings of the layer, without the rules of the source.
-    template: RateLimitLayerBuilder,
     pub reader: RuleSetReader,
     pub origin: RuleOrigin,
-    layer: Weak<Replaceable>,
+    target: Box<dyn ReloadTarget>,
     /// Held from the reading of a text to the swap, so that no older text replaces a newer one, and one text is parsed at a
     /// time. Whoever only looks at the rules never waits for it.
     turn: AsyncMutex<()>,
@@ -53,11 +47,11 @@ struct TakenVersions {
 }
 
 impl Reloader {
-    /// Returns a reloader of a layer that was built by `template` and has this current version.
+    /// Returns a reloader of a layer that has this current version.
     pub fn new(
-        (template, reader): (RateLimitLayerBuilder, RuleSetReader),
+        target: Box<dyn ReloadTarget>,
+        reader: RuleSetReader,
         origin: RuleOrigin,
-        layer: Weak<Replaceable>,
         (rules, version): (RuleSet, RuleVersion),
     ) -> Self {
         let state = RulesState {
@@ -66,10 +60,9 @@ impl Reloader {
             last_error: None,
         };
         Self {
-            template,
+            target,
             reader,
             origin,
-            layer,
             turn: AsyncMutex::new(()),
             progress: Mutex::new(TakenVersions {
                 history: VecDeque::from([version]),
@@ -261,12 +254,7 @@ impl Reloader {
     pub async fn check(&self, new: &NewRules) -> Result<(), ReloadError> {
         let _turn = self.turn.lock().await;
         let rules = self.parse(new.format, &new.rules.text).await??;
-        let template = self.template.clone().rules(&rules);
-        let check = |old: &Admission| template.check_successor(old);
-        match self.layer.upgrade() {
-            Some(layer) => layer.with(check).map_err(ReloadError::Layer),
-            None => Ok(()),
-        }
+        self.target.check(&rules).map_err(ReloadError::Layer)
     }
 
     // === Outcomes ===
@@ -278,12 +266,7 @@ impl Reloader {
         version: RuleVersion,
         rules: RuleSet,
     ) -> Result<RuleVersion, ReloadError> {
-        let template = self.template.clone().rules(&rules);
-        if let Some(layer) = self.layer.upgrade() {
-            layer
-                .replace(|old| template.build_successor(old))
-                .map_err(ReloadError::Layer)?;
-        }
+        self.target.replace(&rules).map_err(ReloadError::Layer)?;
         progress.refused = None;
         progress.history.push_back(version.clone());
         while progress.history.len() > KEPT {

@@ -101,6 +101,11 @@ impl Keyspace {
         self.join_key(key, policy.name().as_bytes(), b"#q")
     }
 
+    /// Returns the key of the adaptive rate of an identity under a policy.
+    pub fn rate_key(&self, policy: &Policy, key: &Key) -> RedisKey {
+        self.join_key(key, policy.name().as_bytes(), b"#a")
+    }
+
     /// Returns all keys that a policy may have for an identity: one for each algorithm it may have had, and that of units which
     /// another region has leased to this one.
     pub fn all_keys(&self, policy: &Policy, key: &Key) -> impl Iterator<Item = RedisKey> {

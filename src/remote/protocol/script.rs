@@ -49,6 +49,9 @@ impl Script {
     /// its keys, its arguments and its reply.
     pub const ACQUIRE: &'static Self = &ACQUIRE;
 
+    /// Adapts the rate of a key. `lua/adapt.lua` documents its key, its arguments and its reply.
+    pub const ADAPT: &'static Self = &ADAPT;
+
     /// Decides groups of charges. `lua/decide.lua` documents its keys, its arguments and its reply.
     pub const DECIDE: &'static Self = &DECIDE;
 
@@ -72,8 +75,9 @@ impl Script {
     pub const TOP_KEYS: &'static Self = &TOP_KEYS;
 
     /// Every script there is.
-    pub const ALL: [&'static Self; 8] = [
+    pub const ALL: [&'static Self; 9] = [
         Self::ACQUIRE,
+        Self::ADAPT,
         Self::BLOCKS,
         Self::DECIDE,
         Self::MEMBERS,
@@ -113,6 +117,10 @@ impl Script {
 
 static ACQUIRE: Script = Script {
     text: LazyLock::new(|| Text::composed(&LINE_PARTS)),
+};
+
+static ADAPT: Script = Script {
+    text: LazyLock::new(|| Text::of(include_str!("../../../lua/adapt.lua"))),
 };
 
 static BLOCKS: Script = Script {

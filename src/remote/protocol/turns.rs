@@ -1,9 +1,11 @@
-//! Questions of queues, and pauses: their commands and their replies. `lua/line_open.lua` and `lua/pause.lua` document both.
+//! Questions of queues, pauses, and adaptive rates: their commands and their replies. `lua/line_open.lua`, `lua/pause.lua` and
+//! `lua/adapt.lua` document them.
 
 use redis::{Cmd, Value};
 use smallvec::SmallVec;
 
 use crate::{
+    algorithm::{MicroRate, RateReport},
     charge::{Charge, OwnedCharge, Settlement, Turn, TurnRequest, Turns},
     clock::Timestamp,
     error::Error,
@@ -13,7 +15,7 @@ use super::{
     arguments::{Argument, Arguments, Tag},
     codec,
     keyspace::{Keyspace, RedisKey},
-    reply::{parse, parse_line},
+    reply::{malformed, parse, parse_line},
     script::Script,
 };
 
@@ -135,10 +137,7 @@ pub(in crate::remote) fn pause(
     if bucket.is_some() {
         command.arg(keyspace.key_of(charge).as_slice());
     }
-    match now {
-        Some(now) => command.arg(now.as_micros()),
-        None => command.arg(""),
-    };
+    optional_time(&mut command, now);
     command.arg(micros);
     if let Some(bucket) = bucket {
         command.arg(bucket.quota_tag().to_be_bytes().as_slice());
@@ -184,4 +183,48 @@ pub(in crate::remote) fn check_release(
     let lens = [codec::reply_len(&settlement.charge())];
     let replies = parse(reply, std::iter::once(lens.as_slice()))?;
     replies.into_iter().try_for_each(|reply| reply?.check())
+}
+
+/// Returns the command that reports how the key of a charge was used.
+pub(in crate::remote) fn adapt(
+    keyspace: &Keyspace,
+    charge: &Charge<'_>,
+    report: &RateReport,
+    start: fn(&Script, usize) -> Cmd,
+    now: Option<Timestamp>,
+) -> Cmd {
+    let mut command = start(Script::ADAPT, 7);
+    command.arg(1);
+    command.arg(keyspace.rate_key(charge.policy(), charge.key()).as_slice());
+    optional_time(&mut command, now);
+    command.arg(report.floor.as_micros());
+    command.arg(report.ceiling.as_micros());
+    command.arg(report.used);
+    optional_time(&mut command, report.refused_at);
+    match report.shown {
+        Some(rate) => command.arg(rate.as_micros()),
+        None => command.arg(""),
+    };
+    command
+}
+
+/// Returns the rate in a reply.
+///
+/// # Errors
+///
+/// [`ErrorKind::Protocol`](crate::ErrorKind::Protocol).
+pub(in crate::remote) fn parse_rate(reply: &Value) -> Result<MicroRate, Error> {
+    match reply {
+        Value::Int(rate) => u64::try_from(*rate).ok().map(MicroRate::from_micros),
+        _ => None,
+    }
+    .ok_or_else(malformed)
+}
+
+/// Adds a time, or nothing.
+fn optional_time(command: &mut Cmd, time: Option<Timestamp>) {
+    match time {
+        Some(time) => command.arg(time.as_micros()),
+        None => command.arg(""),
+    };
 }

@@ -298,6 +298,31 @@ rules:
     count_denied: false
     consistency: delayed
     overshoot: 2.5%
+outgoing:
+  max_wait: 20s
+  max_pause: 5m
+  max_retries: 3
+  retry_percent: 20
+  retry_only_safe: true
+  rules:
+    - id: api
+      key: { and: [host, { api_key: bearer }] }
+      path: "/users/{id}"
+      method: [GET, POST]
+      host: "*.example.com"
+      unless: { path: /health }
+      algorithm: token_bucket
+      limit: 100/s
+      burst: 10
+      cost: 2
+      costs: [{ when: { method: POST }, units: 5 }]
+      outage: deny
+      skip_without_key: true
+      never_paused: true
+      reported_as: tokens
+      adaptive: { floor: 5/s }
+    - { id: found, key: global, algorithm: leaky_bucket, limit: 10, window: 1s, adaptive: true }
+    - { id: parallel, key: host, algorithm: concurrency, limit: 20, lease: 10s, adaptive: false }
 "#;
 
 #[test]
@@ -521,7 +546,7 @@ fn rules_in_the_guide_can_be_read() {
         .skip(1)
         .chain(blocks("text").into_iter().skip(1))
         .collect();
-    assert_eq!(blocks.len(), 5);
+    assert_eq!(blocks.len(), 6);
     for block in blocks {
         // Beside the configuration of another limiter, ours begins in one column.
         let start = block

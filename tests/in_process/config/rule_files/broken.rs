@@ -291,8 +291,8 @@ pub(crate) const BROKEN: &[(Format, &str, &[&str])] = &[
             "    headers: none\n",
         ),
         &[
-            "5:5: rule \"a\": unknown field `peer`: write one of `id`, `key`, `algorithm`, `window`, `burst`, `limit`, `window_start`, `queue`, `max_wait`, `lease`, `cost`, `unit`, `count_denied`, `penalty`, `outage`, `consistency`, `overshoot`, `path`, `method`, `host`, `unless`, `tiers`, `overrides`, `tier_from`, `costs`, `on_missing_key`, `mode`, `rollout`, `candidate`",
-            "6:5: rule \"a\": unknown field `headers`: write one of `id`, `key`, `algorithm`, `window`, `burst`, `limit`, `window_start`, `queue`, `max_wait`, `lease`, `cost`, `unit`, `count_denied`, `penalty`, `outage`, `consistency`, `overshoot`, `path`, `method`, `host`, `unless`, `tiers`, `overrides`, `tier_from`, `costs`, `on_missing_key`, `mode`, `rollout`, `candidate`",
+            "5:5: rule \"a\": unknown field `peer`: write one of `id`, `key`, `algorithm`, `window`, `burst`, `limit`, `window_start`, `queue`, `max_wait`, `lease`, `cost`, `outage`, `unit`, `count_denied`, `penalty`, `consistency`, `overshoot`, `path`, `method`, `host`, `unless`, `tiers`, `overrides`, `tier_from`, `costs`, `on_missing_key`, `mode`, `rollout`, `candidate`",
+            "6:5: rule \"a\": unknown field `headers`: write one of `id`, `key`, `algorithm`, `window`, `burst`, `limit`, `window_start`, `queue`, `max_wait`, `lease`, `cost`, `outage`, `unit`, `count_denied`, `penalty`, `consistency`, `overshoot`, `path`, `method`, `host`, `unless`, `tiers`, `overrides`, `tier_from`, `costs`, `on_missing_key`, `mode`, `rollout`, `candidate`",
         ],
     ),
     // === Keys ===
@@ -1847,7 +1847,7 @@ pub(crate) const BROKEN: &[(Format, &str, &[&str])] = &[
         "? ",
         &[
             "1:1: `rules` is missing: add a list of rules",
-            "1:3: unknown field ``: write one of `version`, `defaults`, `headers`, `retry_after_jitter`, `forbid`, `skip`, `rules`",
+            "1:3: unknown field ``: write one of `version`, `defaults`, `headers`, `retry_after_jitter`, `forbid`, `skip`, `rules`, `outgoing`",
         ],
     ),
     // === TOML ===
@@ -2068,6 +2068,84 @@ pub(crate) const BROKEN: &[(Format, &str, &[&str])] = &[
             "15:16: rule \"b\": the key \"192.0.2.0/24\" is there twice: keep one of them",
         ],
     ),
+    // === Calls that go out ===
+    (
+        Yaml,
+        "outgoing: []",
+        &["1:11: this is a list: begin with `rules:`"],
+    ),
+    (
+        Yaml,
+        "outgoing: { max_retry: 3 }",
+        &[
+            "1:11: `rules` is missing: add a list of rules",
+            "1:13: unknown field `max_retry`: write `max_retries`",
+        ],
+    ),
+    (
+        Yaml,
+        concat!(
+            "outgoing:\n",
+            "  max_wait: soon\n",
+            "  max_retries: 5000\n",
+            "  retry_percent: 1001\n",
+            "  retry_only_safe: yes\n",
+            "  rules: []\n",
+        ),
+        &[
+            "2:13: \"soon\" is not a duration: write a duration such as `30s`, `1m30s`, `500ms`, `2h` or `1d`",
+            "3:16: `max_retries` of 5000: write a number from 0 to 1000",
+            "4:18: `retry_percent` of 1001: write a number from 0 to 1000",
+            "5:20: this is text: write `true` or `false`",
+            "6:10: no rules: write `- id: ..` for each rule",
+        ],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - { id: a, key: peer_ip, limit: 5/min }\n",
+            "outgoing:\n",
+            "  rules:\n",
+            "    - id: a\n",
+            "      key: host\n",
+            "      limit: 5/min\n",
+            "    - id: b\n",
+            "      key: { or_else: [host, peer_ip] }\n",
+            "      limit: 5/mn\n",
+            "    - id: c\n",
+            "      key: host\n",
+            "      limit: 5/min\n",
+            "      mode: shadow\n",
+            "      cost: 6\n",
+        ),
+        &[
+            "5:11: rule \"a\": the id \"a\" is used in line 2: give each rule another one",
+            "9:12: rule \"b\": calls that go out have no such key: write one such as `host`, `{ api_key: bearer }`, `{ header: x-tenant }` or `global`",
+            "10:14: rule \"b\": \"5/mn\" is not a rate: `mn` is not a unit of time: write `ms`, `s`, `min`, `h`, `d`, `week` or `month`",
+            "14:7: rule \"c\": unknown field `mode`: write one of `id`, `key`, `algorithm`, `window`, `burst`, `limit`, `window_start`, `queue`, `max_wait`, `lease`, `cost`, `outage`, `path`, `method`, `host`, `unless`, `costs`, `skip_without_key`, `never_paused`, `reported_as`, `adaptive`",
+            "15:13: rule \"c\": a request costs 6 but the burst is 5, so every request would be denied: raise the burst or lower the cost",
+        ],
+    ),
+    (
+        Yaml,
+        concat!(
+            "outgoing:\n",
+            "  rules:\n",
+            "    - { id: a, key: host, limit: 5/s, adaptive: { floor: 6/s } }\n",
+            "    - { id: b, key: host, limit: 5/s, algorithm: sliding_log, adaptive: true }\n",
+            "    - { id: c, key: host, limit: 5/s, adaptive: {} }\n",
+            "    - { id: d, key: host, limit: 5/s, adaptive: 5/s }\n",
+            "    - { id: e, key: host, limit: 5/s, adaptive: { floor: 5 } }\n",
+        ),
+        &[
+            "3:49: rule \"a\": the floor of its adaptive rate is above its quota: lower the floor",
+            "4:73: rule \"b\": this cannot work: only a token bucket or a leaky bucket can be adaptive",
+            "5:49: rule \"c\": `floor` is missing: add the lowest rate, such as `floor: 5/s`",
+            "6:49: rule \"d\": this is text: write `true`, or `{ floor: 5/s }`",
+            "7:58: rule \"e\": a count without a period: write a rate such as `100/min`, or add `window`",
+        ],
+    ),
     // === What breaks lines ===
     (
         Yaml,
@@ -2084,7 +2162,7 @@ pub(crate) const BROKEN: &[(Format, &str, &[&str])] = &[
             "    overrides: [{ key: u, tier: gold }]\n",
         ),
         &[
-            "1:1: unknown field `x\\r\\nINFO well\\u{1b}[2J`: write one of `version`, `defaults`, `headers`, `retry_after_jitter`, `forbid`, `skip`, `rules`",
+            "1:1: unknown field `x\\r\\nINFO well\\u{1b}[2J`: write one of `version`, `defaults`, `headers`, `retry_after_jitter`, `forbid`, `skip`, `rules`, `outgoing`",
             "4:10: rule \"a\": unknown key `peer\\u{2028}ip`: write `peer_ip`",
             "9:24: rule \"b\": the rule cannot have this tier: tier name \"go\\u{1b}ld\" is invalid: use 1 to 39 of A-Z a-z 0-9 . _ -",
             "10:33: rule \"b\": unknown tier `gold`: write `go\\u{1b}ld`, or a rate",

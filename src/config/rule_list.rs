@@ -1,0 +1,75 @@
+//! Reads lists of rules, and leaves none out without a fault.
+
+use crate::{charge::MAX_CHARGES, limiter::MAX_POLICIES};
+
+use super::{
+    node::{LocatedValue, Position, Value},
+    reading::FileReading,
+};
+
+/// Returns the items of a list of rules, which must not be empty.
+pub(super) fn read_list<'n>(
+    node: &'n LocatedValue,
+    reading: &mut FileReading,
+) -> Option<&'n [LocatedValue]> {
+    let remedy = "write `- id: ..` for each rule";
+    match &node.value {
+        Value::List(nodes) if !nodes.is_empty() => Some(nodes),
+        Value::List(_) => reading.fault(node.position, "no rules", remedy),
+        _ => reading.expect(node, remedy),
+    }
+}
+
+/// Reads a list of rules. Each that has faults is left out, and noted.
+pub(super) fn read_rules<T>(
+    nodes: &[LocatedValue],
+    reading: &mut FileReading,
+    read: impl Fn(&LocatedValue, &mut FileReading) -> Option<T>,
+) -> Vec<T> {
+    let mut rules = Vec::new();
+    for node in &nodes[..nodes.len().min(MAX_POLICIES)] {
+        let noted = reading.noted();
+        let rule = read(node, reading);
+        if rule.is_none() && reading.noted() == noted {
+            // Never left out: that would be a limit that nobody enforces.
+            let remedy = "compare it with docs/rules.md";
+            reading.add(node.position, "this rule cannot be read", remedy);
+        }
+        rules.extend(rule);
+        reading.rule = None;
+    }
+    rules
+}
+
+/// Notes the first rule that is one too many.
+pub(super) fn check_number(nodes: &[LocatedValue], reading: &mut FileReading) {
+    let (mut all, mut unconditional) = (0, 0);
+    for node in nodes {
+        let policies = 1 + usize::from(candidate_of(node).is_some());
+        all += policies;
+        if CONDITIONS.iter().all(|name| node.field(name).is_none()) {
+            unconditional += policies;
+        }
+        if all > MAX_POLICIES {
+            let reason = format!("more than {MAX_POLICIES} policies (a candidate is one too)");
+            let remedy = "put some of the rules into another layer";
+            return reading.add(node.position, reason, remedy);
+        }
+        if unconditional > MAX_CHARGES {
+            let reason = format!(
+                "more than {MAX_CHARGES} policies that count every request (a candidate is one too)"
+            );
+            let remedy =
+                "add a `path`, `method` or `host`, or put some of the rules into another layer";
+            return reading.add(node.position, reason, remedy);
+        }
+    }
+}
+
+/// Returns the candidate of a rule, and where it is.
+pub(super) fn candidate_of(rule: &LocatedValue) -> Option<(&LocatedValue, Position)> {
+    Some((rule, rule.field("candidate")?.position))
+}
+
+/// The fields of a rule that leave out requests.
+const CONDITIONS: [&str; 3] = ["path", "method", "host"];
