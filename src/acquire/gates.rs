@@ -15,7 +15,7 @@ use std::{
 };
 
 use super::line::{GateKey, Line};
-use crate::clock::Timestamp;
+use crate::{charge::OwnedCharge, clock::Timestamp};
 
 /// The lines that wait for keys.
 #[derive(Debug, Default)]
@@ -60,7 +60,7 @@ impl Gates {
     pub fn full(&self, line: &Line) -> Option<usize> {
         (0..line.charges().len()).find(|index| {
             let gate = self.gates.get(&line.gate(*index));
-            gate.is_some_and(|gate| gate.asking >= line.room(*index))
+            gate.is_some_and(|gate| gate.asking >= room(line, *index))
         })
     }
 
@@ -73,7 +73,7 @@ impl Gates {
             None => {}
         }
         let row = self.gates.entry(gate).or_default();
-        let waits = if row.asking < line.room(index) {
+        let waits = if row.asking < room(line, index) {
             row.asking += 1;
             None
         } else {
@@ -172,3 +172,21 @@ impl Gate {
         came
     }
 }
+
+/// Returns how many lines ask for the key of a charge at the same time: some more than have their turns within one question.
+fn room(line: &Line, index: usize) -> usize {
+    let charges = line.charges();
+    let charge = charges.get(index).map(OwnedCharge::borrow);
+    let step = charge.as_ref().and_then(|charge| {
+        let bucket = charge.policy().counter().bucket()?;
+        Some(bucket.micros_up(charge.units()).max(1))
+    });
+    let turns = step.map_or(MOST_LINES, |micros| {
+        let ahead = line.clock.ahead().as_micros() / u128::from(micros);
+        usize::try_from(ahead).unwrap_or(MOST_LINES)
+    });
+    (LEAST_LINES + turns).min(MOST_LINES)
+}
+
+const MOST_LINES: usize = 16;
+const LEAST_LINES: usize = 2;

@@ -152,21 +152,6 @@ impl Line {
         (key, self.priority)
     }
 
-    /// Returns how many lines ask for the key of a charge at the same time: as many as have their turns within one question.
-    pub fn room(&self, index: usize) -> usize {
-        let charges = self.charges();
-        let charge = charges.get(index).map(OwnedCharge::borrow);
-        let bucket = charge.as_ref().and_then(|charge| {
-            let bucket = charge.policy().counter().bucket()?;
-            Some(bucket.micros_up(charge.units()).max(1))
-        });
-        let turns = bucket.map_or(MOST_LINES, |micros| {
-            let ahead = self.clock.ahead().as_micros() / u128::from(micros);
-            usize::try_from(ahead).unwrap_or(MOST_LINES)
-        });
-        (LEAST_LINES + turns).min(MOST_LINES)
-    }
-
     /// Returns when the first caller came that is not granted its turn yet.
     pub fn first_came(&self) -> Option<Timestamp> {
         let state = self.state.lock();
@@ -470,10 +455,6 @@ impl State {
         Some(self.due? + interval.saturating_mul(behind))
     }
 }
-
-/// The most lines that ask for one key at the same time, and how many more than have their turns soon.
-const MOST_LINES: usize = 16;
-const LEAST_LINES: usize = 2;
 
 #[cfg(all(test, feature = "client"))]
 mod tests {

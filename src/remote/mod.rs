@@ -224,6 +224,7 @@ mod registration;
 mod route;
 #[cfg(feature = "reload")]
 mod rule_store;
+mod script_call;
 mod sentinel;
 mod server;
 #[cfg(feature = "top-keys")]

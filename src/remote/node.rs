@@ -57,9 +57,9 @@ use super::{
     denials::{DeniedBefore, denied_before, note_denial},
     key_states,
     protocol::{Redirect, Request, takes_slots},
-    route,
+    route, script_call,
     single_flight::Turn,
-    slot_guard, turns,
+    slot_guard,
 };
 
 /// A server: the only one, or a node of a cluster.
@@ -455,7 +455,11 @@ fn settle(client: &Arc<Client>, receipt: &Receipt) -> StoreFuture<()> {
     StoreFuture::boxed(async move {
         let requests = requests.into_iter().map(|(request, _)| request);
         let results = join_all(requests.map(|request| route::submit(&client, request)));
-        let releases = join_all(waking.iter().map(|slots| turns::release(&client, slots)));
+        let releases = join_all(
+            waking
+                .iter()
+                .map(|slots| script_call::release(&client, slots)),
+        );
         let (results, released) = join(results, releases).await;
         let settled = results.into_iter().try_for_each(|result| result?.check());
         settled.and(released.into_iter().collect())

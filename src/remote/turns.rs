@@ -10,11 +10,11 @@
 
 use std::sync::Arc;
 
-use redis::{Cmd, RedisError, Value};
+use redis::Cmd;
 
 use crate::{
     algorithm::{MicroRate, RateReport},
-    charge::{Charge, OwnedCharge, Settlement, TurnRequest, Turns},
+    charge::{Charge, OwnedCharge, TurnRequest, Turns},
     clock::{self, Clock},
     error::{Error, ErrorKind, Phase},
     resilience::Before,
@@ -25,10 +25,10 @@ use super::{
     batch,
     client::Client,
     node::{Node, check_clock},
-    protocol::{
-        self, Request, Script, TurnsCall, adapt, check_release, parse_rate, pause, takes_slots,
-    },
-    route, slot_guard,
+    protocol::{Request, Script, TurnsCall, adapt, parse_rate, pause, takes_slots},
+    route,
+    script_call::run,
+    slot_guard,
 };
 
 impl Node {
@@ -166,51 +166,7 @@ fn release_all(client: &Arc<Client>, request: &TurnRequest) {
     }
 }
 
-/// Releases the slots of a settlement, and wakes callers that wait for them.
-pub(super) async fn release(client: &Arc<Client>, settlement: &Settlement) -> Result<(), Error> {
-    let command = |start: fn(&Script, usize) -> Cmd| {
-        let now = client.clock.as_ref().map(Clock::now);
-        protocol::release(&client.keyspace, settlement, start, now)
-    };
-    let sent_at = Clock::system().now();
-    let reply = run(client, command).await;
-    match reply.and_then(|reply| check_release(&reply, settlement)) {
-        Ok(()) => {
-            let took = Clock::system().now().since(sent_at);
-            client.report_reply(took, None);
-            Ok(())
-        }
-        Err(error) => {
-            if !matches!(error.kind(), ErrorKind::Timeout(Phase::Reply)) {
-                client.report_failure(&error);
-            }
-            Err(error)
-        }
-    }
-}
-
-/// Runs a script, by its text if the server does not have it.
-async fn run(
-    client: &Arc<Client>,
-    command: impl Fn(fn(&Script, usize) -> Cmd) -> Cmd,
-) -> Result<Value, Error> {
-    match route::run_command(client, &command(Script::by_hash)).await {
-        // After any other error, a part may have been executed.
-        Err(error) if is_unknown_script(&error) => {
-            route::run_command(client, &command(Script::by_text)).await
-        }
-        reply => reply,
-    }
-}
-
 /// Returns whether the server had no time for the question.
 fn is_late(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Overloaded | ErrorKind::Timeout(_))
-}
-
-/// Returns whether the server does not have the script.
-fn is_unknown_script(error: &Error) -> bool {
-    let source = std::error::Error::source(error);
-    let source = source.and_then(|source| source.downcast_ref::<RedisError>());
-    source.is_some_and(|source| source.code() == Some("NOSCRIPT"))
 }
