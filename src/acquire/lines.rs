@@ -67,7 +67,7 @@ impl Lines {
         observer: DecisionObserver,
     ) -> Arc<Self> {
         let lines = Arc::new_cyclic(|this| Self {
-            queues: Ticket::random().as_u64() as u32,
+            queues: u32::try_from(Ticket::random().as_u64() >> 32).expect("32 bits are left"),
             this: Weak::clone(this),
             on_message: OnceLock::new(),
             has_messages: AtomicBool::new(false),

@@ -44,11 +44,15 @@
 //! Each set of charges is a queue of its own, such as one key for all and one for each user. Of the queues of an instance that wait
 //! for one key, only 2 to 16 ask the store at a time: those whose callers came first.
 //!
+//! A slot that is released goes to the caller that waits longest. If that one waits in another instance, a message over Redis wakes
+//! it, on one more connection. Where Redis forbids messages, and for connections of a pool, it asks now and then.
+//!
 //! | event | effect |
 //! |---|---|
 //! | a caller leaves | its place goes to the next one; a unit that was granted to it is refunded |
 //! | a process is killed | its place blocks others until it is due, and 20 ms more; its slots come back with their lease |
-//! | Redis is down | each instance goes on by the policy's [`OnOutage`](crate::OnOutage) setting, in its own order |
+//! | Redis is down | each instance goes on by the policy's [`OnOutage`](crate::OnOutage) setting, in its own order. A burst that is smaller than the number of instances is granted by as many of them as it has units |
+//! | Redis replies too late | the caller waits and asks again; until the outage is certain, nobody decides without Redis |
 //! | keys in several slots of a cluster, or a custom store without lines | callers wait in the order of their instance |
 //!
 //! A permit that nobody polls for holds its slots all the same: await it where the work is done.

@@ -123,6 +123,12 @@ impl TurnRequest {
         self.callers.len()
     }
 
+    /// Returns whether the callers can wait: a store that has no time for them may return an error, and is asked again.
+    #[must_use]
+    pub fn may_wait(&self) -> bool {
+        self.may_wait
+    }
+
     /// Returns the time that a caller takes of each bucket, in microseconds; 0 for other algorithms.
     pub(crate) fn steps(&self) -> SmallVec<[u64; 4]> {
         let step = |charge: &OwnedCharge| {

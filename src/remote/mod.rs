@@ -150,6 +150,7 @@
 //! | `+info` | the warning about a server that evicts keys, and the usage that a restart lost is restored |
 //! | `+hget +hset +hdel` | [shared blocks](RedisStoreBuilder::shared_blocks) |
 //! | `+hgetall +hset +hdel` | the order of callers that [wait](crate::acquire) in several instances; without it, each instance has its own |
+//! | `+subscribe +publish &prefix:wake:*` | messages to callers that wait for slots, over one more connection; without it, they ask now and then |
 //! | `+hget +hset +pttl` | [pauses](crate::RateLimiter::pause) |
 //! | `+cluster\|slots +asking` | a cluster |
 //! | `+client\|setinfo` (since Redis 7.2) | the name of this library in the list of clients; without it, each connection adds an entry to `ACL LOG` |

@@ -62,7 +62,9 @@ impl Node {
                     Ok(turns)
                 }
                 // Whoever can wait asks again: a decision without the server could admit too much.
-                Err(error) if request.may_wait && is_late(&error) && !guard.is_open() => Err(error),
+                Err(error) if request.may_wait() && is_late(&error) && !guard.is_open() => {
+                    Err(error)
+                }
                 Err(error) => {
                     let charges = request.charges_of(0);
                     let decision = guard.conclude(Err(error), &mut charges.iter().copied());

@@ -154,7 +154,6 @@ impl Lane {
     }
 
     /// Returns what makes its connections.
-    #[cfg(feature = "reload")]
     pub fn endpoint(&self) -> &Endpoint {
         &self.endpoint
     }
