@@ -1,12 +1,13 @@
 -- Release: lets the queue ask that waits longest, once a slot is free. The last part of lua/release_open.lua.
 --
 -- A queue that is due was woken before, or asks by itself. It has 20 ms to come, in which no younger one overtakes it.
--- Each further slot goes to the next queue.
+-- The slots of the next release go to the next queue. In a cluster, a queue that listens at another node is not due, so
+-- that younger ones may overtake it.
 --
 -- KEYS   as in lua/release_open.lua
 -- ARGV   as in lua/release_open.lua
 -- Reply  as in lua/release_open.lua
--- State  as in lua/release_open.lua. The queue is due now.
+-- State  as in lua/release_open.lua. A queue that was told is due now.
 --
 -- Example: in lua/release_open.lua
 
@@ -24,8 +25,11 @@ for i = line_keys + 1, #KEYS do
     end
   end
   if queue then
-    redis_pcall('HSET', KEYS[i], queue, pack_bytes('>I7', now) .. sub(entry, 8))
-    -- A user may lack the right to publish. Then the queue asks by itself, later.
-    redis_pcall('PUBLISH', line_channel .. string.format('%02x%02x%02x%02x', string.byte(queue, 1, 4)), queue)
+    local channel = line_channel .. string.format('%02x%02x%02x%02x', string.byte(queue, 1, 4))
+    -- Nobody may listen, or a user may lack the right to publish. Such a queue asks by itself, later.
+    local told = redis_pcall('PUBLISH', channel, queue)
+    if type(told) == 'number' and told > 0 then
+      redis_pcall('HSET', KEYS[i], queue, pack_bytes('>I7', now) .. sub(entry, 8))
+    end
   end
 end

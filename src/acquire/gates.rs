@@ -102,7 +102,14 @@ impl Gates {
         let waits = Some(row.wait(line));
         self.places.insert(line.number(), Place { waits, ..place });
         self.open_next(place.gate);
+        self.remove_if_empty(place.gate);
         MayAsk::No
+    }
+
+    /// Returns whether a line asks, or has not asked yet.
+    pub fn asks(&self, line: &Line) -> bool {
+        let place = self.places.get(&line.number());
+        place.is_none_or(|place| place.waits.is_none())
     }
 
     /// Ends the wait of a line.
@@ -122,9 +129,13 @@ impl Gates {
                 self.open_next(place.gate);
             }
         }
+        self.remove_if_empty(place.gate);
+    }
+
+    fn remove_if_empty(&mut self, gate: GateKey) {
         let is_empty = |row: &Gate| row.asking == 0 && row.waiting.is_empty();
-        if self.gates.get(&place.gate).is_some_and(is_empty) {
-            self.gates.remove(&place.gate);
+        if self.gates.get(&gate).is_some_and(is_empty) {
+            self.gates.remove(&gate);
         }
     }
 
@@ -147,9 +158,10 @@ impl Gates {
         loop {
             let ((came, number), line) = row.waiting.pop_first()?;
             match line.first_came() {
-                // Its task ends it.
+                // Its task ends it, or asks for a caller that comes meanwhile.
                 None => {
                     self.places.remove(&number);
+                    line.wake();
                 }
                 Some(first) if first > came => {
                     let waits = Some(row.wait(&line));

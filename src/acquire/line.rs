@@ -371,11 +371,11 @@ impl Line {
 
     /// Gives a turn to the first caller. Without one, everything is given back.
     pub fn hand_out(&self, mut grant: Grant) {
+        let mut state = self.state.lock();
+        state.granted = state.granted.saturating_sub(1);
+        drop(state);
         loop {
-            let mut state = self.state.lock();
-            state.granted = state.granted.saturating_sub(1);
-            let first = state.callers.pop_first();
-            drop(state);
+            let first = self.state.lock().callers.pop_first();
             let Some((_, caller)) = first else {
                 return;
             };

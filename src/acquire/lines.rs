@@ -21,11 +21,9 @@ use super::{
     line::{Line, LineKey},
     permit::Grant,
 };
-#[cfg(feature = "explain")]
-use crate::charge::Fingerprint;
 use crate::{
     block_check::BlockCheck,
-    charge::{OwnedCharge, Receipt, Turn},
+    charge::{Fingerprint, OwnedCharge, Receipt, Turn},
     decision::{Decision, Ticket},
     hold::HoldRegistry,
     store::{OnSlotMessage, SlotMessage, Store, StoreFuture},
@@ -82,8 +80,13 @@ impl Lines {
         });
         let weak = Arc::downgrade(&lines);
         lines.holds.on_release(move |keys| {
-            if let Some(lines) = weak.upgrade().filter(|lines| !lines.has_messages()) {
-                lines.wake(|line| line.slots().iter().any(|key| keys.contains(key)));
+            if let Some(lines) = weak.upgrade() {
+                let has_messages = lines.has_messages();
+                let is_meant = |key: &Fingerprint| {
+                    keys.iter()
+                        .any(|(released, is_told)| released == key && !(*is_told && has_messages))
+                };
+                lines.wake(|line| line.slots().iter().any(is_meant));
             }
         });
         lines
@@ -137,7 +140,10 @@ impl Lines {
 
     /// Returns whether a line may ask. If others have older callers, it lets one of them ask instead.
     pub(super) fn may_ask(&self, line: &Arc<Line>) -> MayAsk {
-        self.book.lock().gates.may_ask(line)
+        let mut book = self.book.lock();
+        let may_ask = book.gates.may_ask(line);
+        self.keys.store(book.gates.len(), Ordering::Relaxed);
+        may_ask
     }
 
     /// Begins the first question of a line. `None` while enough are on their way: a store without time for all of them would
@@ -166,6 +172,18 @@ impl Lines {
         let mut lines = book.lines.values();
         while let Some(line) = lines.find(|line| line.has_slots && is_meant(line)) {
             line.wake();
+        }
+    }
+
+    /// Lets lines ask that wait for the same slots as one that may not.
+    pub(super) fn wake_instead(&self, line: &Line) {
+        let (number, slots) = (line.number(), line.slots());
+        let book = self.book.lock();
+        for other in book.lines.values() {
+            let is_other = other.number() != number && other.has_slots && book.gates.asks(other);
+            if is_other && other.slots().iter().any(|key| slots.contains(key)) {
+                other.wake();
+            }
         }
     }
 

@@ -63,6 +63,7 @@ pub(super) fn start(lines: &Arc<Lines>, line: &Arc<Line>, first: First) {
             last_turn: None,
             in_vain: 0,
             is_listed: false,
+            has_failed: false,
             is_woken: false,
             first: None,
         };
@@ -104,6 +105,8 @@ struct LineTask {
     in_vain: u32,
     /// Whether the queue may have a place in the line of the store.
     is_listed: bool,
+    /// Whether the last question had no reply.
+    has_failed: bool,
     /// Whether slots may have been freed since the last question was sent.
     is_woken: bool,
     /// Room for the first question, if it is not asked yet.
@@ -138,7 +141,7 @@ impl LineTask {
                     if let Some(asked) = self.asked.take()
                         && asked.callers > 0
                     {
-                        self.replied(&asked, reply);
+                        self.replied(asked, reply);
                         // Replies of a store in process are always ready.
                         tokio::task::yield_now().await;
                     }
@@ -198,11 +201,16 @@ impl LineTask {
     }
 
     /// Takes the reply to a question.
-    fn replied(&mut self, asked: &Asked, reply: Result<Turns, Error>) {
+    fn replied(&mut self, asked: Asked, reply: Result<Turns, Error>) {
         let turns = match reply {
             Ok(turns) => turns,
-            Err(error) => return self.fail(error),
+            Err(error) => {
+                // It counts among the first questions until there is a reply.
+                self.first = asked.first;
+                return self.fail(error);
+            }
         };
+        self.has_failed = false;
         let now = ServerClock::now();
         if turns.now > Timestamp::default() {
             self.line.clock.note(turns.now, asked.sent_at, now);
@@ -283,6 +291,7 @@ impl LineTask {
             return;
         }
         self.line.note_failure(error);
+        self.has_failed = true;
         self.is_listed = true;
         let backoff = FIRST_BACKOFF * 5 * 2_u32.saturating_pow(self.in_vain.min(6));
         self.ask_at = Some(now + backoff.min(LONGEST_BACKOFF));
@@ -316,6 +325,9 @@ impl LineTask {
         let until = match self.lines.may_ask(&self.line) {
             MayAsk::No => {
                 self.first = None;
+                if std::mem::take(&mut self.is_woken) {
+                    self.lines.wake_instead(&self.line);
+                }
                 return self.end_place();
             }
             MayAsk::Until(until) => Some(until),
@@ -330,8 +342,14 @@ impl LineTask {
         let pace = (self.line.clock.ahead(), poll);
         let callers = (self.granted.len(), until);
         let mut question = self.line.question(callers, now, pace);
+        if self.has_failed {
+            // Units of a question without a reply are lost.
+            question.callers.truncate(1);
+        }
         let callers = question.callers();
         if callers == 0 {
+            // The caller that was older than those of other lines has just left.
+            self.ask_at = until.is_some().then_some(now);
             return;
         }
         let first = self.first.take();

@@ -180,7 +180,8 @@ impl TokenBucket {
     /// Returns a bucket of another rate and capacity whose states are those of this bucket.
     ///
     /// A TAT is a point in time at every rate: the next charge moves it on by the time that its units take at the rate of that
-    /// charge. So instances with different rates share a state, and neither gains nor loses units.
+    /// charge. So instances with different rates share a state, and no unit starts before the one before it has ended. With a burst
+    /// above one, what is left of it is worth more units at a higher rate, and less at a lower one.
     ///
     /// # Errors
     ///

@@ -139,7 +139,6 @@ impl Settlement {
     }
 
     /// Returns whether others may wait for the slots, so that one of them is told of the release.
-    #[cfg(feature = "redis")]
     pub(crate) fn wakes(&self) -> bool {
         self.wakes
     }

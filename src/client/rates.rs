@@ -27,7 +27,7 @@ use crate::{
     limiter::RateLimiter,
     policy::PresentRate,
     store::StoreFuture,
-    task::Mutex,
+    task::{Mutex, timer::sleep},
 };
 
 use super::subject::Subject;
@@ -152,9 +152,16 @@ impl KeyRate {
     pub fn read(self: Arc<Self>, limiter: RateLimiter, charge: OwnedCharge) -> ReadRates {
         Box::pin(async move {
             let _reading = self.reading.lock().await;
-            if self.is_stale() {
+            if !self.is_stale() {
+                return;
+            }
+            // Charged at an old rate, a few calls could take the units of all instances for long.
+            for pause in [50, 100, 200, 400] {
                 let reply = self.report(&limiter, &charge.borrow(), None);
-                drop(reply.await);
+                if reply.await.is_ok() {
+                    return;
+                }
+                sleep(Duration::from_millis(pause)).await;
             }
         })
     }

@@ -30,7 +30,7 @@ use crate::policy::Policy;
 
 use super::{
     charges::CallCharges,
-    observed::{Observed, ObservedLimit, ResetKind},
+    observed::{Observed, ObservedLimit},
     rates::{Rates, ReadRates},
     records::Records,
     rule::OutgoingRule,
@@ -80,7 +80,8 @@ impl Reaction {
                 StoreFuture::ready(Ok(()))
             };
             match (&charge.rate, decision) {
-                (Some(rate), Some(decision)) => {
+                // Once for all calls that are refused together: the store cuts the rate once, too.
+                (Some(rate), Some(decision)) if is_new => {
                     let (rate, charged_at) = (Arc::clone(rate), decision.decided_at());
                     let limiter = self.limiter.clone();
                     // Calls that are charged before the pause begins must not lower the rate again.
@@ -256,18 +257,12 @@ fn left_of(limit: &ObservedLimit) -> Option<u64> {
     }
 }
 
-/// Returns the rate of a limit. `None` if the response does not show in which time its units come back.
+/// Returns the rate of a limit. `None` if the response does not show its period. The time until a bucket is full again does not:
+/// it is rounded, and a few missing units give any rate.
 fn rate_of(limit: &ObservedLimit) -> Option<MicroRate> {
     let count = limit.limit().filter(|count| *count > 0)?;
-    let (units, time) = match (limit.window(), limit.reset_kind(), limit.remaining()) {
-        (Some(window), ..) => (count, window),
-        (None, ResetKind::FullAgain, Some(remaining)) => {
-            (count.checked_sub(remaining)?, limit.reset()?)
-        }
-        _ => return None,
-    };
-    let is_known = units > 0 && !time.is_zero();
-    is_known.then(|| MicroRate::of(Quota::new(units, time)))
+    let window = limit.window().filter(|window| !window.is_zero())?;
+    Some(MicroRate::of(Quota::new(count, window)))
 }
 
 /// Returns whether less is left than the decision counted.

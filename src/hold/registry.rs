@@ -82,8 +82,8 @@ impl HoldRegistry {
         }
     }
 
-    /// Calls a function with the keys whose slots were released, from now on.
-    pub fn on_release(&self, released: impl Fn(&[Fingerprint]) + Send + Sync + 'static) {
+    /// Calls a function with the keys whose slots were released, and whether the store has woken a caller, from now on.
+    pub fn on_release(&self, released: impl Fn(&[(Fingerprint, bool)]) + Send + Sync + 'static) {
         self.settler.on_release(Box::new(released));
     }
 

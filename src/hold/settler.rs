@@ -40,12 +40,12 @@ pub(super) struct Settler {
     retries: RetryQueue<Settlement>,
     /// Whether a failure was logged: only the first one is.
     has_warned: AtomicBool,
-    /// Called with the keys whose slots were released.
+    /// Called with the slots that were released.
     released: OnceLock<Released>,
 }
 
-/// A function that is called with the keys whose slots were released.
-pub(super) type Released = Box<dyn Fn(&[Fingerprint]) + Send + Sync>;
+/// A function that is called with the keys whose slots were released, and whether the store has told other instances.
+pub(super) type Released = Box<dyn Fn(&[(Fingerprint, bool)]) + Send + Sync>;
 
 impl fmt::Debug for Settler {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -66,7 +66,8 @@ impl Settler {
         }
     }
 
-    /// Calls a function with the keys whose slots were released. Only the first call has an effect.
+    /// Calls a function with the keys whose slots were released, and whether the store has woken a caller. Only the first call has
+    /// an effect.
     pub fn on_release(&self, released: Released) {
         let _ = self.released.set(released);
     }
@@ -107,12 +108,15 @@ impl Settler {
         // Failures in the shared store are logged by the guard of each settlement.
         let is_shared = receipt.counted_by().is_shared();
         let settler = Arc::clone(self);
-        let slots: SmallVec<[Fingerprint; 2]> = receipt
+        let slots: SmallVec<[(Fingerprint, bool); 2]> = receipt
             .settlements()
             .iter()
-            .map(Settlement::charge)
-            .filter(|charge| charge.ticket().is_some())
-            .map(|charge| Fingerprint::of(charge.policy(), charge.key()))
+            .filter(|settlement| settlement.charge().ticket().is_some())
+            .map(|settlement| {
+                let charge = settlement.charge();
+                let is_told = settlement.wakes() && settlement.counted_by().is_shared();
+                (Fingerprint::of(charge.policy(), charge.key()), is_told)
+            })
             .collect();
         let log = move |settled: Result<(), Error>| {
             if let Some(released) = settler.released.get()

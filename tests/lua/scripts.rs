@@ -952,7 +952,7 @@ async fn server_counts_by_its_own_time() {
 const ACQUIRE_HASH: &str = "4e9a91ef3de318abbbd4d04c72fa9b3e767eeca9";
 const ADAPT_HASH: &str = "85f3a2c56601b28bc9cb8fbfc823d503a7ec9d0b";
 const PAUSE_HASH: &str = "6ca9f323ad1f51099cb266fad146059e52f71c91";
-const RELEASE_HASH: &str = "2e57d6cfbe88ca3b94bc881693149d1777935dbb";
+const RELEASE_HASH: &str = "d6b36c08c48b6aa8935b3e2d2f8315e3e63d00c6";
 const RULES_HASH: &str = "32d1270a0dd051bd5567f52ff8941d9f197a7b3b";
 const TOP_KEYS_HASH: &str = "7c7309fe2a061ec89397311d906f02786ea074d2";
 const BLOCKS_HASH: &str = "24ca7bccd1aab16c1819923145ba9f430f776509";

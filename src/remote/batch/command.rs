@@ -1,6 +1,6 @@
-//! Commands that are not decisions: `DEL` and `CLUSTER SLOTS`.
+//! Commands that go alone: questions of callers that wait, releases that wake others, `DEL`, `CLUSTER SLOTS` and more.
 //!
-//! They need no queue, since they are rare. They use a lane directly, under the same deadline as decisions.
+//! They use a lane directly, under the same deadline as decisions.
 
 use std::{future::poll_fn, pin::pin, sync::Arc};
 

@@ -203,3 +203,34 @@ async fn deadline_counts_from_its_own_time() {
         "{error}"
     );
 }
+
+// Regression: a line whose last caller was granted a turn that had not started was forgotten, with the callers that came before the
+// start. Another one was forgotten if its only old caller left while its question was made.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn callers_of_many_users_on_one_key_all_have_their_turns() {
+    let all = Policy::new("all", Quota::per_second(150).burst(1));
+    let user = Policy::new("user", Quota::per_second(1_000));
+    let limiter = limiter(&[&all, &user]);
+    let mut tasks = tokio::task::JoinSet::new();
+    for number in 0..24_u64 {
+        let (limiter, all, user) = (limiter.clone(), all.clone(), user.clone());
+        tasks.spawn(async move {
+            for turn in 0..12_u64 {
+                let charges = [all.charge(Key::GLOBAL), user.charge(Key::from(number / 3))];
+                let acquire = limiter.acquire(&charges).max_wait(Duration::from_secs(60));
+                let patience = match turn % 4 {
+                    3 => Duration::from_millis(number * 7),
+                    _ => Duration::from_secs(10),
+                };
+                let turn = tokio::time::timeout(patience, acquire).await;
+                assert!(
+                    turn.is_ok() || patience < Duration::from_secs(1),
+                    "forgotten"
+                );
+            }
+        });
+    }
+    while let Some(done) = tasks.join_next().await {
+        done.expect("every caller has a turn");
+    }
+}
