@@ -112,6 +112,11 @@ impl Guard {
         })
     }
 
+    /// Returns whether the server may lack a state that is known here.
+    pub fn has_doubts(&self) -> bool {
+        self.history.has_doubts()
+    }
+
     /// Counts decisions that were made here by what the server has granted or denied before.
     #[inline]
     pub fn note_decided(&self, count: u64) {

@@ -316,17 +316,22 @@ impl Nodes for Cluster {
         let to = to.clone().resolved(from)?;
         let mut map = self.write();
         let index = self.index_of(&mut map, &to)?;
-        let client = Arc::clone(&map.nodes[usize::from(index)].1.client);
+        let node = map.nodes[usize::from(index)].1.clone();
+        let client = Arc::clone(&node.client);
         let Redirect::Moved { slot, .. } = redirect else {
             return Some(client);
         };
+        let may_lack_states = || node.guard().is_some_and(|guard| guard.has_doubts());
         if map.is_promotion(*slot, &to) {
             drop(map);
             // Before decisions find the slot there: each first restores what the node may lack.
             client.note_promoted();
             map = self.write();
             map.note_promotion(*slot, &to);
-        } else if map.was_replaced_by(*slot, &to) {
+        } else if map.was_replaced_by(*slot, &to)
+            // Its requests pass the guards of other nodes, which restore nothing here.
+            || map.known_node(*slot).is_none() && may_lack_states()
+        {
             client.note_taken_over();
         }
         map.primaries.insert(to.clone());
