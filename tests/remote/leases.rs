@@ -39,13 +39,14 @@ fn fleet<const N: usize>() -> (Server, [RateLimiter; N]) {
     (server, instances)
 }
 
-/// So little comes back in a test that it does not matter: a unit in 36 s.
+/// So little comes back in a test that it does not matter: a unit in an hour.
 fn leased(name: &str) -> Policy {
     leased_of(1_000, name)
 }
 
 fn leased_of(limit: u64, name: &str) -> Policy {
-    Policy::new(name, Quota::per_hour(100).burst(limit)).consistency(Consistency::Leased)
+    let quota = Quota::new(24, Duration::from_secs(86_400)).burst(limit);
+    Policy::new(name, quota).consistency(Consistency::Leased)
 }
 
 /// As [`leased`], under each algorithm. Windows are so long that none ends in a test.
@@ -376,20 +377,24 @@ async fn check_refunds(one: &RateLimiter, charge: Charge<'_>) {
     assert!(spent + rest >= 1_190, "{spent} and {rest}");
 }
 
-/// Asks until units are leased, and so many times after that. Returns the receipts, and the units that were admitted.
+/// Asks until so many requests were admitted by leased units. Returns their receipts, and the units that were admitted.
 async fn receipts_of_leased_units(
     limiter: &RateLimiter,
     charge: Charge<'_>,
-    count: u64,
+    count: usize,
 ) -> (Vec<Receipt>, u64) {
-    let admitted = until_leased(limiter, charge).await;
+    let mut admitted = until_leased(limiter, charge).await;
     let mut receipts = Vec::new();
-    for _ in 0..count {
+    while receipts.len() < count {
         let decision = check(limiter, &[charge]).await;
-        receipts.push(Receipt::of(&[charge], &decision).expect("it was charged"));
+        admitted += 1;
+        // Redis cannot tell one that it counted itself from leased units before it that were not reported.
+        if decision.counted_by() == CountedBy::Lease {
+            receipts.push(Receipt::of(&[charge], &decision).expect("it was charged"));
+        }
         tokio::task::yield_now().await;
     }
-    (receipts, admitted + count)
+    (receipts, admitted)
 }
 
 #[test]
