@@ -29,7 +29,7 @@ use crate::{
 use crate::remote::{RedisStoreBuilder, Regions};
 
 #[cfg(feature = "reload")]
-use crate::middleware::current_rules::Replaceable;
+use crate::limiter::Replaceable;
 #[cfg(feature = "top-keys")]
 use crate::top_keys::TopKeys;
 
@@ -280,14 +280,18 @@ impl RateLimitLayerBuilder {
     ///
     /// As [`build`](Self::build).
     #[cfg(feature = "reload")]
-    pub(crate) fn build_replaceable(self) -> Result<(RateLimitLayer, Arc<Replaceable>), Error> {
-        let replaceable = Arc::new(Replaceable::new(self.build_admission()?));
+    pub(crate) fn build_replaceable(
+        self,
+    ) -> Result<(RateLimitLayer, Arc<Replaceable<Admission>>), Error> {
+        let admission = self.build_admission()?;
+        let limiter = admission.limiter.clone();
+        let replaceable = Arc::new(Replaceable::new(admission, limiter));
         let rules = CurrentRules::Replaceable(Arc::clone(&replaceable));
         Ok((RateLimitLayer { rules }, replaceable))
     }
 
-    /// Builds the admission that follows another one, with its limiter and its warnings. Settings of the limiter here have no
-    /// effect.
+    /// Builds the admission that follows another one, with its limiter, its warnings, and what was changed while the service ran.
+    /// Settings of the limiter here have no effect.
     ///
     /// # Errors
     ///
@@ -299,7 +303,9 @@ impl RateLimitLayerBuilder {
         let limiter = old.limiter.clone();
         let old_policies = old.rules.iter().flat_map(Rule::policies);
         limiter.replace_policies(old_policies, self.policies())?;
-        Ok(self.admission(headers, limiter, Arc::clone(&old.warnings)))
+        let admission = self.admission(headers, limiter, Arc::clone(&old.warnings));
+        admission.take_over_settings(old);
+        Ok(admission)
     }
 
     /// Checks that [`build_successor`](Self::build_successor) would succeed.

@@ -12,7 +12,7 @@ use crate::{
 };
 
 #[cfg(feature = "reload")]
-use super::current::ReplaceableSettings;
+use crate::limiter::Replaceable;
 
 use super::{
     budget::RetryBudget,
@@ -255,38 +255,35 @@ impl OutgoingLayerBuilder {
     #[cfg(feature = "reload")]
     pub(crate) fn build_replaceable(
         self,
-    ) -> Result<(OutgoingLayer, Arc<ReplaceableSettings>), Error> {
+    ) -> Result<(OutgoingLayer, Arc<Replaceable<Shared>>), Error> {
         let shared = self.build_shared()?;
         let limiter = shared.reaction.limiter.clone();
-        let replaceable = Arc::new(ReplaceableSettings::new(shared));
+        let replaceable = Arc::new(Replaceable::new(shared, limiter.clone()));
         let settings = CurrentSettings::Replaceable(Arc::clone(&replaceable));
         Ok((OutgoingLayer { limiter, settings }, replaceable))
     }
 
-    /// Replaces the settings of a layer by these. Its limiter stays, and so do the pauses, the rates and the retry budgets.
+    /// Builds the settings that follow others. Their limiter stays, and so do the pauses, the rates and the retry budgets.
     ///
     /// # Errors
     ///
     /// As [`build`](Self::build). Nothing has changed then.
     #[cfg(feature = "reload")]
-    pub(crate) fn replace(self, layer: &ReplaceableSettings) -> Result<(), Error> {
-        layer.replace(|old| {
-            self.validate()?;
-            let limiter = old.reaction.limiter.clone();
-            limiter.replace_policies(old.reaction.policies(), self.policies())?;
-            Ok(self.shared(limiter, Some(old)))
-        })
+    pub(crate) fn build_successor(self, old: &Shared) -> Result<Shared, Error> {
+        self.validate()?;
+        let limiter = old.reaction.limiter.clone();
+        limiter.replace_policies(old.reaction.policies(), self.policies())?;
+        Ok(self.shared(limiter, Some(old)))
     }
 
-    /// Checks that [`replace`](Self::replace) would succeed.
+    /// Checks that [`build_successor`](Self::build_successor) would succeed.
     ///
     /// # Errors
     ///
     /// As [`build`](Self::build).
     #[cfg(all(feature = "redis", feature = "reload"))]
-    pub(crate) fn check_replacement(&self, layer: &ReplaceableSettings) -> Result<(), Error> {
+    pub(crate) fn check_successor(&self, old: &Shared) -> Result<(), Error> {
         self.validate()?;
-        let old = layer.load();
         let limiter = &old.reaction.limiter;
         limiter.check_replacement(old.reaction.policies(), self.policies())
     }

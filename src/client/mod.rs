@@ -88,7 +88,7 @@ mod builder;
 mod by_type;
 mod call;
 mod charges;
-pub(crate) mod current;
+mod current;
 mod error;
 mod future;
 mod info;
@@ -102,7 +102,7 @@ mod retry;
 mod rule;
 mod sent;
 mod service;
-mod shared;
+pub(crate) mod shared;
 mod subject;
 
 pub use self::adaptive::Adaptive;

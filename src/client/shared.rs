@@ -7,13 +7,13 @@ use crate::{acquire::Priority, request::RequestHead};
 use super::{budget::RetryBudget, reaction::Reaction, request::BodyCopies, retry::RetrySettings};
 
 /// The settings of a layer, and the state of its keys.
-pub(super) struct Shared {
-    pub reaction: Reaction,
-    pub max_wait: Duration,
-    pub priority: Option<Arc<FindPriority>>,
-    pub retry: RetrySettings,
-    pub budget: Arc<RetryBudget>,
-    pub copies: BodyCopies,
+pub(crate) struct Shared {
+    pub(super) reaction: Reaction,
+    pub(super) max_wait: Duration,
+    pub(super) priority: Option<Arc<FindPriority>>,
+    pub(super) retry: RetrySettings,
+    pub(super) budget: Arc<RetryBudget>,
+    pub(super) copies: BodyCopies,
 }
 
 /// Returns the class of a call.

@@ -111,7 +111,7 @@ impl Admission {
     /// Takes over what was changed while the service ran under another admission: the mode of the layer, and the modes and
     /// rollouts of rules for which both have the same one written.
     #[cfg(feature = "reload")]
-    pub(super) fn take_over_settings(&self, old: &Self) {
+    pub(crate) fn take_over_settings(&self, old: &Self) {
         self.mode.set(old.mode.get());
         let has_logged = old.has_logged_failure.load(Ordering::Relaxed);
         self.has_logged_failure.store(has_logged, Ordering::Relaxed);

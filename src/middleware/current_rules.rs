@@ -16,15 +16,12 @@
 use std::{ops::Deref, sync::Arc};
 
 #[cfg(feature = "reload")]
-use std::{any::Any, fmt, sync::OnceLock};
-
-#[cfg(feature = "reload")]
-use arc_swap::{ArcSwap, Guard};
+use arc_swap::Guard;
 
 use crate::limiter::RateLimiter;
 
 #[cfg(feature = "reload")]
-use crate::{error::Error, task::Mutex};
+use crate::limiter::Replaceable;
 
 use super::admission::Admission;
 
@@ -35,7 +32,7 @@ pub(crate) enum CurrentRules {
     Fixed(Arc<Admission>),
     /// Replaced while the service runs.
     #[cfg(feature = "reload")]
-    Replaceable(Arc<Replaceable>),
+    Replaceable(Arc<Replaceable<Admission>>),
 }
 
 impl CurrentRules {
@@ -45,7 +42,7 @@ impl CurrentRules {
         match self {
             Self::Fixed(admission) => Loaded::Fixed(admission),
             #[cfg(feature = "reload")]
-            Self::Replaceable(replaceable) => Loaded::Guarded(replaceable.admission.load()),
+            Self::Replaceable(replaceable) => Loaded::Guarded(replaceable.load()),
         }
     }
 
@@ -53,8 +50,7 @@ impl CurrentRules {
     pub fn change<T>(&self, change: impl FnOnce(&Admission) -> T) -> T {
         #[cfg(feature = "reload")]
         if let Self::Replaceable(replaceable) = self {
-            let _unchanged = replaceable.replacing.lock();
-            return change(&replaceable.admission.load());
+            return replaceable.change(change);
         }
         change(&self.load())
     }
@@ -64,12 +60,10 @@ impl CurrentRules {
         match self {
             Self::Fixed(admission) => &admission.limiter,
             #[cfg(feature = "reload")]
-            Self::Replaceable(replaceable) => &replaceable.limiter,
+            Self::Replaceable(replaceable) => replaceable.limiter(),
         }
     }
 }
-
-// === Loaded ===
 
 /// An admission that a request is about to use.
 pub(crate) enum Loaded<'a> {
@@ -88,79 +82,5 @@ impl Deref for Loaded<'_> {
             #[cfg(feature = "reload")]
             Self::Guarded(admission) => admission,
         }
-    }
-}
-
-// === Replaceable ===
-
-/// An admission that is replaced as a whole.
-#[cfg(feature = "reload")]
-pub(crate) struct Replaceable {
-    admission: ArcSwap<Admission>,
-    limiter: RateLimiter,
-    /// Held while the admission is replaced, or a setting in it is changed. No request takes it.
-    replacing: Mutex<()>,
-    /// Dropped with the last layer and service: ends what watches for new rules.
-    companion: OnceLock<Box<dyn Any + Send + Sync>>,
-}
-
-#[cfg(feature = "reload")]
-impl Replaceable {
-    /// Returns an admission that can be replaced.
-    pub fn new(admission: Admission) -> Self {
-        Self {
-            limiter: admission.limiter.clone(),
-            admission: ArcSwap::from_pointee(admission),
-            replacing: Mutex::new(()),
-            companion: OnceLock::new(),
-        }
-    }
-
-    /// Replaces the admission by another one, which gets the settings that were changed while the service ran.
-    ///
-    /// # Errors
-    ///
-    /// That of `next`; the old admission stays.
-    pub fn replace(
-        &self,
-        next: impl FnOnce(&Admission) -> Result<Admission, Error>,
-    ) -> Result<(), Error> {
-        let replaced;
-        {
-            let _alone = self.replacing.lock();
-            let next = {
-                let present = self.admission.load();
-                let next = next(&present)?;
-                next.take_over_settings(&present);
-                next
-            };
-            replaced = self.admission.swap(Arc::new(next));
-        }
-        // After the lock is released: the last request under the old rules may have ended.
-        drop(replaced);
-        Ok(())
-    }
-
-    /// Calls `read` with the current admission.
-    #[cfg(feature = "redis")]
-    pub fn with<T>(&self, read: impl FnOnce(&Admission) -> T) -> T {
-        read(&self.admission.load())
-    }
-
-    /// Returns the limiter, which is the same for all admissions.
-    pub fn limiter(&self) -> &RateLimiter {
-        &self.limiter
-    }
-
-    /// Keeps a value until the last layer and service is dropped. Only the first call has an effect.
-    pub fn accompany(&self, companion: impl Any + Send + Sync) {
-        let _ = self.companion.set(Box::new(companion));
-    }
-}
-
-#[cfg(feature = "reload")]
-impl fmt::Debug for Replaceable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.admission.load().fmt(f)
     }
 }

@@ -20,7 +20,7 @@ use super::{
     reloader::Reloader,
     source::{Initial, RuleOrigin, RuleSource},
     state::RuleVersion,
-    target::Target,
+    target::{Target, Template},
 };
 
 #[cfg(feature = "client")]
@@ -55,20 +55,7 @@ impl RateLimitLayerBuilder {
         self,
         source: RuleSource,
     ) -> Result<(RateLimitLayer, RulesHandle), ReloadError> {
-        let (rules, version) = source.begin()?;
-        let with_rules = self.clone().rules(&rules);
-        let built = with_rules.build_replaceable();
-        let (layer, replaceable) = built.map_err(ReloadError::Layer)?;
-        let origin = source.origin(replaceable.limiter())?;
-        let target = Target {
-            template: self,
-            layer: Arc::downgrade(&replaceable),
-        };
-        let reader = source.reader.clone();
-        let reloader = Reloader::new(Box::new(target), reader, origin, (rules, version));
-        let (handle, companion) = source.start(reloader)?;
-        replaceable.accompany(companion);
-        Ok((layer, handle))
+        build(self, source)
     }
 }
 
@@ -100,21 +87,28 @@ impl OutgoingLayerBuilder {
         self,
         source: RuleSource,
     ) -> Result<(OutgoingLayer, RulesHandle), ReloadError> {
-        let (rules, version) = source.begin()?;
-        let with_rules = self.clone().rules(&rules);
-        let built = with_rules.build_replaceable();
-        let (layer, replaceable) = built.map_err(ReloadError::Layer)?;
-        let origin = source.origin(replaceable.limiter())?;
-        let target = Target {
-            template: self,
-            layer: Arc::downgrade(&replaceable),
-        };
-        let reader = source.reader.clone();
-        let reloader = Reloader::new(Box::new(target), reader, origin, (rules, version));
-        let (handle, companion) = source.start(reloader)?;
-        replaceable.accompany(companion);
-        Ok((layer, handle))
+        build(self, source)
     }
+}
+
+/// Builds a layer with the rules of a source, and watches the source for new ones.
+fn build<T: Template>(
+    template: T,
+    source: RuleSource,
+) -> Result<(T::Layer, RulesHandle), ReloadError> {
+    let (rules, version) = source.begin()?;
+    let built = template.with(&rules).build();
+    let (layer, replaceable) = built.map_err(ReloadError::Layer)?;
+    let origin = source.origin(replaceable.limiter())?;
+    let target = Target {
+        template,
+        layer: Arc::downgrade(&replaceable),
+    };
+    let reader = source.reader.clone();
+    let reloader = Reloader::new(Box::new(target), reader, origin, (rules, version));
+    let (handle, companion) = source.start(reloader)?;
+    replaceable.accompany(companion);
+    Ok((layer, handle))
 }
 
 impl RuleSource {
@@ -195,7 +189,7 @@ impl RuleSource {
     }
 }
 
-/// What a layer keeps alive: it ends what watches for new rules.
+/// A value that ends what watches for new rules when the last layer and service is dropped.
 type Companion = Box<dyn Any + Send + Sync>;
 
 #[cfg(feature = "redis")]

@@ -1,11 +1,16 @@
 //! The layer whose rules are replaced.
 
-use std::sync::Weak;
+use std::sync::{Arc, Weak};
 
-use crate::{builder::RateLimitLayerBuilder, error::Error, middleware::current_rules::Replaceable};
+use crate::{
+    builder::RateLimitLayerBuilder,
+    error::Error,
+    limiter::Replaceable,
+    middleware::{admission::Admission, layer::RateLimitLayer},
+};
 
 #[cfg(feature = "client")]
-use crate::client::{OutgoingLayerBuilder, current::ReplaceableSettings};
+use crate::client::{OutgoingLayer, OutgoingLayerBuilder, shared::Shared};
 
 use super::super::rule_set::RuleSet;
 
@@ -28,46 +33,92 @@ pub(super) trait ReloadTarget: Send + Sync {
 }
 
 /// A layer, and its settings without the rules of the source.
-pub(super) struct Target<B, L> {
-    pub template: B,
-    pub layer: Weak<L>,
+pub(super) struct Target<T: Template> {
+    pub template: T,
+    pub layer: Weak<Replaceable<T::Settings>>,
 }
 
-impl ReloadTarget for Target<RateLimitLayerBuilder, Replaceable> {
+impl<T: Template> ReloadTarget for Target<T> {
     fn replace(&self, rules: &RuleSet) -> Result<(), Error> {
-        let template = self.template.clone().rules(rules);
         match self.layer.upgrade() {
-            Some(layer) => layer.replace(|old| template.build_successor(old)),
+            Some(layer) => layer.replace(|old| self.template.with(rules).build_successor(old)),
             None => Ok(()),
         }
     }
 
     #[cfg(feature = "redis")]
     fn check(&self, rules: &RuleSet) -> Result<(), Error> {
-        let template = self.template.clone().rules(rules);
         match self.layer.upgrade() {
-            Some(layer) => layer.with(|old| template.check_successor(old)),
+            Some(layer) => self.template.with(rules).check_successor(&layer.load()),
             None => Ok(()),
         }
+    }
+}
+
+/// A layer, and what is replaced in it.
+type Built<T> = (
+    <T as Template>::Layer,
+    Arc<Replaceable<<T as Template>::Settings>>,
+);
+
+/// A builder of a layer whose rules are replaced.
+pub(super) trait Template: Send + Sync + Sized + 'static {
+    type Layer;
+    /// What is replaced in the layer.
+    type Settings: Send + Sync + 'static;
+
+    /// Returns these settings with the rules of the source.
+    fn with(&self, rules: &RuleSet) -> Self;
+
+    fn build(self) -> Result<Built<Self>, Error>;
+
+    fn build_successor(self, old: &Self::Settings) -> Result<Self::Settings, Error>;
+
+    #[cfg(feature = "redis")]
+    fn check_successor(&self, old: &Self::Settings) -> Result<(), Error>;
+}
+
+impl Template for RateLimitLayerBuilder {
+    type Layer = RateLimitLayer;
+    type Settings = Admission;
+
+    fn with(&self, rules: &RuleSet) -> Self {
+        self.clone().rules(rules)
+    }
+
+    fn build(self) -> Result<Built<Self>, Error> {
+        self.build_replaceable()
+    }
+
+    fn build_successor(self, old: &Admission) -> Result<Admission, Error> {
+        Self::build_successor(self, old)
+    }
+
+    #[cfg(feature = "redis")]
+    fn check_successor(&self, old: &Admission) -> Result<(), Error> {
+        Self::check_successor(self, old)
     }
 }
 
 #[cfg(feature = "client")]
-impl ReloadTarget for Target<OutgoingLayerBuilder, ReplaceableSettings> {
-    fn replace(&self, rules: &RuleSet) -> Result<(), Error> {
-        let template = self.template.clone().rules(rules);
-        match self.layer.upgrade() {
-            Some(layer) => template.replace(&layer),
-            None => Ok(()),
-        }
+impl Template for OutgoingLayerBuilder {
+    type Layer = OutgoingLayer;
+    type Settings = Shared;
+
+    fn with(&self, rules: &RuleSet) -> Self {
+        self.clone().rules(rules)
+    }
+
+    fn build(self) -> Result<Built<Self>, Error> {
+        self.build_replaceable()
+    }
+
+    fn build_successor(self, old: &Shared) -> Result<Shared, Error> {
+        Self::build_successor(self, old)
     }
 
     #[cfg(feature = "redis")]
-    fn check(&self, rules: &RuleSet) -> Result<(), Error> {
-        let template = self.template.clone().rules(rules);
-        match self.layer.upgrade() {
-            Some(layer) => template.check_replacement(&layer),
-            None => Ok(()),
-        }
+    fn check_successor(&self, old: &Shared) -> Result<(), Error> {
+        Self::check_successor(self, old)
     }
 }
