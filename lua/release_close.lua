@@ -7,7 +7,7 @@
 -- KEYS   as in lua/release_open.lua
 -- ARGV   as in lua/release_open.lua
 -- Reply  as in lua/release_open.lua
--- State  as in lua/release_open.lua. A queue that was told is due now.
+-- State  as in lua/release_open.lua. The queue that is woken is due now.
 --
 -- Example: in lua/release_open.lua
 

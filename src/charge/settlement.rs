@@ -138,7 +138,7 @@ impl Settlement {
         self.is_acquire_pending
     }
 
-    /// Returns whether others may wait for the slots, so that one of them is told of the release.
+    /// Returns whether others may wait for the slots, so that the release wakes one of them.
     pub(crate) fn wakes(&self) -> bool {
         self.wakes
     }

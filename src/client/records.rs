@@ -1,4 +1,4 @@
-//! What operators see of calls that go out: metrics and log lines.
+//! Metrics and log lines of calls that go out.
 //!
 //! # Why is the number of log lines limited by time?
 //!

@@ -184,7 +184,7 @@ mappings! {
     pub struct OutgoingRuleSpec {
         /// Name of the policy: 1 to 39 of `A-Z a-z 0-9 . _ -`.
         id: String,
-        /// What calls are counted for, such as `host` or `{ api_key: bearer }`.
+        /// The account or host that a call is counted for, such as `host` or `{ api_key: bearer }`.
         key: KeySpec,
         /// Paths, such as `/users/{id}` or `/static/*`. Default: all.
         path?: OneOrMany<String>,

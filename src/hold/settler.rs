@@ -44,7 +44,7 @@ pub(super) struct Settler {
     released: OnceLock<Released>,
 }
 
-/// A function that is called with the keys whose slots were released, and whether the store has told other instances.
+/// A function that is called with the keys whose slots were released, and whether the store has woken other instances.
 pub(super) type Released = Box<dyn Fn(&[(Fingerprint, bool)]) + Send + Sync>;
 
 impl fmt::Debug for Settler {
