@@ -187,13 +187,14 @@ async fn charge_that_is_made_twice_takes_two_slots() {
     };
     assert_ne!(one, other);
     drop(first);
-    assert_eq!(fleet.slots(), [other]);
+    // A renewal on its way takes the slot again, and then it is released again.
+    until("the first is released", || fleet.slots() == [other]).await;
     until("the second is renewed", || {
         fleet.renewals().contains(&other)
     })
     .await;
     drop(second);
-    assert_eq!(fleet.slots(), []);
+    until("the second is released", || fleet.slots().is_empty()).await;
 }
 
 // Regression: what was to renew a slot held outside of a runtime never ran.
@@ -385,25 +386,31 @@ impl Store for Spoilt {
 async fn key_that_cannot_be_renewed_leaves_no_other_unconfirmed() {
     let policy = slots_leased(1_000, BRIEF_LEASE);
     let (ada, bob) = (Key::new("ada"), Key::new("bob"));
-    let store = Spoilt::new(bob, Fault::Fails);
-    let limiter = over(store.clone(), &policy);
-    // So many that some are due together.
-    let holds: Vec<Hold> = (0..100)
-        .flat_map(|_| [ada, bob])
-        .map(|key| hold(&limiter, &[policy.charge(key)]))
-        .collect();
-    until("all are renewed", || {
-        let renewals = store.fleet.renewals();
-        let slots = store.fleet.slots();
-        slots.iter().all(|slot| renewals.contains(slot))
-    })
-    .await;
-    drop(holds);
-    let released = store.released.lock().expect("nobody panics with it");
-    assert_eq!(released.len(), 200);
-    for (key, is_pending) in &*released {
-        assert_eq!(*is_pending, *key == bob);
+    // A release may find a renewal on its way, but not each time.
+    for _ in 0..50 {
+        let store = Spoilt::new(bob, Fault::Fails);
+        let limiter = over(store.clone(), &policy);
+        // So many that some are due together.
+        let holds: Vec<Hold> = (0..100)
+            .flat_map(|_| [ada, bob])
+            .map(|key| hold(&limiter, &[policy.charge(key)]))
+            .collect();
+        until("all are renewed", || {
+            let renewals = store.fleet.renewals();
+            let slots = store.fleet.slots();
+            slots.iter().all(|slot| renewals.contains(slot))
+        })
+        .await;
+        drop(holds);
+        let released = store.released.lock().expect("nobody panics with it");
+        assert_eq!(released.len(), 200);
+        let is_pending = |of: Key| released.iter().filter(move |(key, _)| *key == of);
+        assert!(is_pending(bob).all(|(_, is_pending)| *is_pending));
+        if is_pending(ada).all(|(_, is_pending)| !is_pending) {
+            return;
+        }
     }
+    panic!("each time, a renewal of another key is not confirmed");
 }
 
 // Regression: a renewal without a reply left those of all other keys unconfirmed.
