@@ -2,7 +2,8 @@
 //!
 //! `cargo bench --bench layer`. The inner service does nothing and the store is in process; each iteration makes a
 //! request with a peer address, as a server would. The first row is the service alone: subtract it from the others.
-//! Allocations are counted in `benches/peers`, whose lints allow an allocator.
+//! Allocations of the layer are counted in `benches/peers`, whose lints allow an allocator. Calls that go out have a group of
+//! their own, with the feature `client`: they need a runtime, and the bench prints the allocations of each.
 
 use std::{
     convert::Infallible,
@@ -28,7 +29,10 @@ use tollgate::{
 };
 use tower::{Layer, Service, service_fn};
 
+#[cfg(not(feature = "client"))]
 criterion_group!(benches, layer);
+#[cfg(feature = "client")]
+criterion_group!(benches, layer, outgoing);
 criterion_main!(benches);
 
 fn layer(criterion: &mut Criterion) {
@@ -161,6 +165,44 @@ fn layer(criterion: &mut Criterion) {
             bencher.iter(|| call(&mut service));
         });
     }
+    group.finish();
+}
+
+/// Calls that need not wait for their turn.
+#[cfg(feature = "client")]
+fn outgoing(criterion: &mut Criterion) {
+    use tollgate::{RateLimiter, client::OutgoingLayer, extract::HostHeader};
+
+    let mut group = criterion.benchmark_group("outgoing");
+    let runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = { runtime }.enable_all().build().expect("a runtime");
+    let limiter = RateLimiter::builder().build().expect("a usable limiter");
+    let rate = || Policy::new("rate", PLENTY).outgoing_key(HostHeader);
+    let slots = Policy::concurrency("slots", 100).outgoing_key(HostHeader);
+    let one = OutgoingLayer::builder(&limiter).policy(rate());
+    let both = OutgoingLayer::builder(&limiter)
+        .policy(rate())
+        .policy(slots);
+    let [one, both] = [one, both].map(|layer| layer.build().expect("a usable layer"));
+    let call = || {
+        let mut request = request();
+        *request.uri_mut() = http::Uri::from_static("http://api.example.com/");
+        request
+    };
+    let inner = service_fn(answer);
+    let (one, both) = (one.layer(inner), both.layer(inner));
+    macro_rules! row {
+        ($name:literal, $service:expr) => {
+            let mut once = || drop(black_box(runtime.block_on($service.clone().call(call()))));
+            once();
+            let counted = allocation_counter::measure(&mut once);
+            println!("{}: {} allocations", $name, counted.count_total);
+            group.bench_function($name, |bencher| bencher.iter(&mut once));
+        };
+    }
+    row!("bare service", inner);
+    row!("a rate", one);
+    row!("a rate and slots", both);
     group.finish();
 }
 

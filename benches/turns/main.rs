@@ -5,7 +5,7 @@
 //! cargo bench --bench turns -- fair slots      those with one of these names
 //! ```
 //!
-//! Rows: `fair`, `patience`, `leave`, `sets`, `slots`, `kill`, `outage`. Flags: `--delays 0,5` (milliseconds that are added to each
+//! Rows: `fair`, `patience`, `leave`, `sets`, `slots`, `kill`, `outage`, `answers`. Flags: `--delays 0,5` (milliseconds that are added to each
 //! round trip to Redis), `--rate 100`, `--seconds 20`, `--waiters 10000`, `--sets 100,1000,10000`, `--holds 5,50,1000` (milliseconds).
 //!
 //! # Method
@@ -28,6 +28,7 @@
 #[allow(dead_code, unused_imports, reason = "others use the rest of it")]
 mod support;
 
+mod answers;
 mod faults;
 mod fleet;
 mod leavers;
@@ -65,7 +66,7 @@ fn main() {
 
 async fn run(arguments: &Arguments) {
     let names = [
-        "fair", "patience", "leave", "sets", "slots", "kill", "outage",
+        "fair", "patience", "leave", "sets", "slots", "kill", "outage", "answers",
     ];
     let has_all = !names.iter().any(|name| arguments.has(name));
     let wants = |name: &str| has_all || arguments.has(name);
@@ -92,5 +93,8 @@ async fn run(arguments: &Arguments) {
     }
     if wants("outage") {
         faults::outage(arguments).await;
+    }
+    if wants("answers") {
+        answers::answers(arguments).await;
     }
 }
