@@ -11,9 +11,9 @@
 //! 10.0         10.0          9.0       0.0: no retries    1.0: one retry
 //! ```
 
-use std::collections::HashMap;
+use std::{collections::HashMap, time::Duration};
 
-use crate::task::Mutex;
+use crate::{clock::Moment, task::Mutex};
 
 use super::subject::Subject;
 
@@ -27,8 +27,8 @@ pub(super) struct RetryBudget {
 
 #[derive(Debug)]
 struct Buckets {
-    /// Buckets that are not full, in thousandths of a retry.
-    partial: HashMap<Subject, u32>,
+    /// Buckets that are not full, in thousandths of a retry, and when they were last used.
+    partial: HashMap<Subject, (u32, Moment)>,
     /// The bucket of all other keys while there are too many.
     shared: u32,
 }
@@ -52,13 +52,13 @@ impl RetryBudget {
     /// Adds the share of a call.
     pub fn deposit(&self, subject: &Subject) {
         let mut buckets = self.buckets.lock();
-        let bucket = match buckets.partial.get_mut(subject) {
-            Some(bucket) => bucket,
-            None => &mut buckets.shared,
+        let Some((left, used)) = buckets.partial.get_mut(subject) else {
+            buckets.shared = FULL.min(buckets.shared + self.per_call);
+            return;
         };
-        *bucket = FULL.min(*bucket + self.per_call);
+        (*left, *used) = (FULL.min(*left + self.per_call), Moment::now());
         // A full bucket is as good as none: only keys with retries take memory.
-        if *bucket == FULL {
+        if *left == FULL {
             buckets.partial.remove(subject);
         }
     }
@@ -66,11 +66,20 @@ impl RetryBudget {
     /// Takes one retry. Returns whether the budget had one.
     pub fn withdraw(&self, subject: &Subject) -> bool {
         let mut buckets = self.buckets.lock();
+        let now = Moment::now();
+        if buckets.partial.len() >= MAX_KEYS && !buckets.partial.contains_key(subject) {
+            // Otherwise a key with one retry and no more calls would stay.
+            let in_use = |used: Moment| now.since(used) < IDLE;
+            buckets.partial.retain(|_, (_, used)| in_use(*used));
+        }
         let is_crowded = buckets.partial.len() >= MAX_KEYS;
         let bucket = match buckets.partial.get_mut(subject) {
-            Some(bucket) => bucket,
             None if is_crowded => &mut buckets.shared,
-            None => buckets.partial.entry(*subject).or_insert(FULL),
+            _ => {
+                let (left, used) = buckets.partial.entry(*subject).or_insert((FULL, now));
+                *used = now;
+                left
+            }
         };
         let left = bucket.checked_sub(RETRY);
         *bucket = left.unwrap_or(*bucket);
@@ -81,8 +90,10 @@ impl RetryBudget {
 const RETRY: u32 = 1_000;
 /// Ten retries.
 const FULL: u32 = 10 * RETRY;
-/// At about 130 bytes each.
+/// At about 140 bytes each.
 const MAX_KEYS: usize = 10_000;
+/// A key without a call for so long begins with a full bucket again.
+const IDLE: Duration = Duration::from_secs(600);
 
 #[cfg(test)]
 mod tests {
@@ -123,5 +134,23 @@ mod tests {
             budget.deposit(&subject(key));
         }
         assert!(budget.buckets.lock().partial.is_empty());
+    }
+
+    // Regression: keys with one retry and no more calls kept their buckets, and all others shared one for ever.
+    #[tokio::test(start_paused = true)]
+    async fn idle_keys_make_room() {
+        let budget = RetryBudget::new(10);
+        let most = u64::try_from(MAX_KEYS).expect("a small number");
+        for key in 0..most {
+            assert!(budget.withdraw(&subject(key)));
+        }
+        tokio::time::advance(IDLE).await;
+        for key in [most, most + 1] {
+            assert_eq!(
+                (0..20).filter(|_| budget.withdraw(&subject(key))).count(),
+                10
+            );
+        }
+        assert_eq!(budget.buckets.lock().partial.len(), 2);
     }
 }
