@@ -11,13 +11,15 @@
 use std::{
     collections::HashMap,
     future::Future,
-    pin::Pin,
+    pin::{Pin, pin},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
+
+use tokio::sync::Notify;
 
 use crate::{
     algorithm::{MicroRate, RateReport},
@@ -27,7 +29,7 @@ use crate::{
     limiter::RateLimiter,
     policy::PresentRate,
     store::StoreFuture,
-    task::{Mutex, timer::sleep},
+    task::{Mutex, SingleTask, timer::sleep},
 };
 
 use super::subject::Subject;
@@ -76,8 +78,9 @@ pub(super) struct KeyRate {
     shown: AtomicU64,
     /// When the last report was begun, and when the last one ended.
     times: Mutex<Times>,
-    /// Held by the call that reads the rate for others that began meanwhile.
-    reading: tokio::sync::Mutex<()>,
+    /// Reads the rate for all calls that begin meanwhile. Not one of the calls: their callers may not poll them.
+    reading: SingleTask,
+    read: Notify,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -94,7 +97,8 @@ impl KeyRate {
             used: AtomicU64::new(0),
             shown: AtomicU64::new(0),
             times: Mutex::default(),
-            reading: tokio::sync::Mutex::default(),
+            reading: SingleTask::default(),
+            read: Notify::new(),
         }
     }
 
@@ -148,22 +152,36 @@ impl KeyRate {
         reply.map(move |reply| rate.note(reply, used))
     }
 
-    /// Reads the rate, unless another call has just read it.
+    /// Waits until the rate was read.
     pub fn read(self: Arc<Self>, limiter: RateLimiter, charge: OwnedCharge) -> ReadRates {
         Box::pin(async move {
-            let _reading = self.reading.lock().await;
+            let mut read = pin!(self.read.notified());
+            read.as_mut().enable();
             if !self.is_stale() {
                 return;
             }
-            // Charged at an old rate, a few calls could take the units of all instances for long.
-            for pause in [50, 100, 200, 400] {
-                let reply = self.report(&limiter, &charge.borrow(), None);
-                if reply.await.is_ok() {
-                    return;
-                }
-                sleep(Duration::from_millis(pause)).await;
+            let rate = Arc::clone(&self);
+            let is_running = self.reading.start(|running| async move {
+                rate.read_now(&limiter, &charge).await;
+                // First: whoever finds it running waits for the notification.
+                drop(running);
+                rate.read.notify_waiters();
+            });
+            if is_running {
+                read.await;
             }
         })
+    }
+
+    async fn read_now(self: &Arc<Self>, limiter: &RateLimiter, charge: &OwnedCharge) {
+        // Charged at an old rate, a few calls could take the units of all instances for long.
+        for pause in [50, 100, 200, 400] {
+            let reply = self.report(limiter, &charge.borrow(), None);
+            if reply.await.is_ok() {
+                return;
+            }
+            sleep(Duration::from_millis(pause)).await;
+        }
     }
 
     /// Notes a reply. After an error, the known rate stays, and the use is reported next time.
