@@ -85,9 +85,10 @@ impl RetrySettings {
         response: &Response<R>,
         observed: &Observed,
     ) -> Option<CallFailure> {
+        let is_exhausted = has_code(response.headers(), b"8") && observed.retry_after().is_none();
         let failure = match observed.refusal() {
-            // Refused before any work was done.
-            Some(Refusal::Limited) if !self.safe_only => CallFailure::NotSent,
+            // Refused before any work was done. `RESOURCE_EXHAUSTED` may also be a reply that is too large, after the work.
+            Some(Refusal::Limited) if !self.safe_only && !is_exhausted => CallFailure::NotSent,
             Some(_) => CallFailure::Transient,
             None if is_transient(response.status(), response.headers()) => CallFailure::Transient,
             None => return None,
@@ -144,10 +145,14 @@ pub(super) fn is_transient(status: StatusCode, headers: &HeaderMap) -> bool {
         StatusCode::NOT_IMPLEMENTED,
         StatusCode::HTTP_VERSION_NOT_SUPPORTED,
     ];
-    let is_unavailable = headers
+    (status.is_server_error() && !is_lasting.contains(&status)) || has_code(headers, b"14")
+}
+
+/// Whether a response has this status of gRPC.
+fn has_code(headers: &HeaderMap, code: &[u8]) -> bool {
+    headers
         .get("grpc-status")
-        .is_some_and(|code| code.as_bytes() == b"14");
-    (status.is_server_error() && !is_lasting.contains(&status)) || is_unavailable
+        .is_some_and(|status| status.as_bytes() == code)
 }
 
 const MIN_JITTER: Duration = Duration::from_millis(100);

@@ -149,7 +149,10 @@ async fn refusal_in_the_head_is_retried_and_unavailability_only_if_safe() {
 
 /// A service that refuses the first call, and all that follow respond that they are not implemented.
 #[derive(Clone)]
-struct Refusing(Arc<AtomicUsize>);
+struct Refusing {
+    calls: Arc<AtomicUsize>,
+    has_pushback: bool,
+}
 
 impl NamedService for Refusing {
     const NAME: &'static str = "test.Greeter";
@@ -165,10 +168,14 @@ impl Service<Request<tonic::body::Body>> for Refusing {
     }
 
     fn call(&mut self, _: Request<tonic::body::Body>) -> Self::Future {
-        let status = match self.0.fetch_add(1, Ordering::Relaxed) {
+        let mut status = match self.calls.fetch_add(1, Ordering::Relaxed) {
             0 => Status::resource_exhausted("slow down"),
             _ => Status::unimplemented("done"),
         };
+        if self.has_pushback {
+            let pushback = status.metadata_mut();
+            pushback.insert("grpc-retry-pushback-ms", "5".parse().expect("a number"));
+        }
         ready(Ok(status.into_http()))
     }
 }
@@ -184,8 +191,23 @@ async fn serve(service: Refusing) -> SocketAddr {
 
 #[tokio::test]
 async fn channel_of_tonic_works_inside_the_layer_and_its_refused_call_is_retried() {
+    assert_eq!(call_refused(true).await, (Code::Unimplemented, 2));
+}
+
+// Regression: a call was sent again after a reply that was too large for the server, so after the work.
+#[tokio::test]
+async fn exhausted_resource_without_a_wait_is_no_refusal_before_the_work() {
+    assert_eq!(call_refused(false).await, (Code::ResourceExhausted, 1));
+}
+
+/// Calls a service that refuses the first attempt. Returns the status and the number of attempts.
+async fn call_refused(has_pushback: bool) -> (Code, usize) {
     let calls = Arc::new(AtomicUsize::new(0));
-    let address = serve(Refusing(Arc::clone(&calls))).await;
+    let service = Refusing {
+        calls: Arc::clone(&calls),
+        has_pushback,
+    };
+    let address = serve(service).await;
     let endpoint = Endpoint::try_from(format!("http://{address}")).expect("a valid address");
     let channel: Channel = endpoint.connect_lazy();
     let layer = OutgoingLayer::builder(&limiter())
@@ -199,8 +221,7 @@ async fn channel_of_tonic_works_inside_the_layer_and_its_refused_call_is_retried
         .await
         .expect("a response");
     let status = Status::from_header_map(response.headers()).expect("a status");
-    assert_eq!(status.code(), Code::Unimplemented);
-    assert_eq!(calls.load(Ordering::Relaxed), 2);
+    (status.code(), calls.load(Ordering::Relaxed))
 }
 
 /// A generated client takes it.
