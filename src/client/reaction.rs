@@ -174,10 +174,13 @@ impl Reaction {
             let Some(rate) = &charge.rate else {
                 continue;
             };
+            // A unit in a longest pause: a lower rate would close the key, and no response could raise it again.
+            let least = MicroRate::of(Quota::new(1, self.max_pause));
             let shown = self
                 .followed(charges, rule, observed)
                 .filter_map(rate_of)
-                .min();
+                .min()
+                .map(|shown| shown.max(least));
             if shown.is_some_and(|shown| rate.note_shown(shown)) {
                 let report = rate.report(&self.limiter, &charge.borrow(), None);
                 self.apply(rule, "report", report);
