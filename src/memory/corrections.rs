@@ -41,6 +41,18 @@ impl Shard {
         });
     }
 
+    /// Returns whether there is room for a separate state of a charge's key. The overflow state is that of other keys, too.
+    pub fn has_room(&self, charge: &Charge<'_>, key: &KeyRef, now: Timestamp) -> bool {
+        let may_overflow = match charge.policy().counter() {
+            Counter::Bucket(_) => self.buckets.may_overflow(key, now),
+            Counter::Concurrency(_) => false,
+            Counter::FixedWindow(_) => self.windows.may_overflow(key, now),
+            Counter::SlidingLog(_) => self.logs.may_overflow(key, now),
+            Counter::SlidingWindow(_) => self.slides.may_overflow(key, now),
+        };
+        !may_overflow
+    }
+
     /// Moves the TAT of a bucket to `tat`, if it is earlier.
     pub fn raise(&mut self, bucket: &TokenBucket, key: &KeyRef, tat: u64, now: Timestamp) {
         let ((), _) = self.buckets.update(bucket, key, now, |state| {

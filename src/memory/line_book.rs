@@ -13,6 +13,8 @@ use crate::{
 #[derive(Debug, Default)]
 pub(super) struct LineBook {
     lines: HashMap<Fingerprint, KeyLine>,
+    /// The number of lines at which those whose pauses have ended are dropped.
+    next_sweep: usize,
 }
 
 /// The line of one key.
@@ -59,8 +61,12 @@ impl LineBook {
 
     /// Pauses a key. An earlier pause that ends later stays.
     pub fn pause(&mut self, key: Fingerprint, until: Timestamp, now: Timestamp) {
-        self.lines
-            .retain(|_, line| !line.queues.is_empty() || line.paused_until > now);
+        // Not at each pause: it visits all of them.
+        if self.lines.len() >= self.next_sweep {
+            self.lines
+                .retain(|_, line| !line.queues.is_empty() || line.paused_until > now);
+            self.next_sweep = (2 * self.lines.len()).max(LEAST_SWEEP);
+        }
         let line = self.lines.entry(key).or_default();
         line.paused_until = line.paused_until.max(until);
     }
@@ -237,5 +243,6 @@ const EPSILON: Duration = Duration::from_millis(10);
 const MILLISECOND: Duration = Duration::from_millis(1);
 /// As in `lua/decide.lua`.
 const FURTHEST: Duration = Duration::from_micros(1 << 50);
+const LEAST_SWEEP: usize = 64;
 /// The most callers of a queue whose times a line keeps.
 const LISTED: usize = 8;

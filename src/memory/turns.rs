@@ -102,7 +102,11 @@ impl MemoryStore {
         if let Some(bucket) = charge.policy().counter().bucket() {
             let span = bucket.without_queue().span();
             let tat = (now + length).as_micros() + span.saturating_sub(bucket.micros_up(1));
-            self.amend(charge, |shard, key, now| shard.raise(bucket, key, tat, now));
+            self.amend(charge, |shard, key, now| {
+                if shard.has_room(charge, key, now) {
+                    shard.raise(bucket, key, tat, now);
+                }
+            });
         }
     }
 
@@ -124,7 +128,9 @@ impl MemoryStore {
         };
         let admitted = Admitted::new(0, from, now + counter.longest_recovery());
         self.amend(charge, |shard, key, now| {
-            shard.merge(charge, key, admitted, now);
+            if shard.has_room(charge, key, now) {
+                shard.merge(charge, key, admitted, now);
+            }
         });
     }
 }
