@@ -54,7 +54,8 @@ impl Acquire {
         }
     }
 
-    /// Sets how long to wait at most. A caller whose turn is later gets an error at once.
+    /// Sets how long to wait at most. A caller whose turn is later gets an error at once. One that waits for a slot gets it after
+    /// this time, because slots come back at an unknown time.
     ///
     /// Default: 30 s. With zero it does not wait, as [`try_acquire`](crate::RateLimiter::try_acquire).
     pub fn max_wait(mut self, wait: Duration) -> Self {

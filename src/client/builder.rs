@@ -70,7 +70,8 @@ impl OutgoingLayerBuilder {
         self
     }
 
-    /// Sets the longest time from the call to the start of its last attempt. A call whose turn would come later fails at once.
+    /// Sets the longest time from the call to its last turn. A call whose turn would come later fails at once. One that waits for
+    /// a slot fails after this time, because slots come back at an unknown time.
     ///
     /// Default: 30 s. With zero, a call has its turn now or fails. A response on its way is not timed out: put a
     /// timeout inside this layer for an attempt, and outside for the whole call.
@@ -109,8 +110,8 @@ impl OutgoingLayerBuilder {
 
     /// Sets the longest pause of a key after a refusal.
     ///
-    /// Default: 10 minutes. An API may ask for more, by mistake or for a quota of a day. Calls then go out again after each
-    /// `max_pause`, and until then those that fail contain the time that the API asked for.
+    /// Default: 10 minutes. An API may ask for more, by mistake or for a quota of a day. After `max_pause`, calls go out again. Until
+    /// then, the error of a call contains the time that the API asked for.
     pub fn max_pause(mut self, max_pause: Duration) -> Self {
         self.max_pause = max_pause;
         self
@@ -191,8 +192,7 @@ impl OutgoingLayerBuilder {
 
     /// Sets how many retries 100 calls to a key pay for.
     ///
-    /// Default: 10. For any number `n` of calls, there are at most `n` times this percentage and 10 more retries, per key and
-    /// process. `build()` fails above 1,000.
+    /// Default: 10. `n` calls cause at most `n * percent / 100 + 10` retries, per key and process. `build()` fails above 1,000.
     pub fn retry_percent(mut self, percent: u32) -> Self {
         self.budget_percent = percent;
         self

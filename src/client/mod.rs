@@ -1,8 +1,9 @@
 //! Calls that go out to APIs with rate limits.
 //!
 //! [`OutgoingLayer`] wraps an HTTP client. Each call waits for its turn under your policies, so that the API has no reason to
-//! refuse it. If the API does refuse a call, no call goes out under that key for as long as it asks, in any task or instance.
-//! Calls that may be repeated are retried, within a budget. Needs the feature `client`.
+//! refuse it. If the API refuses a call, the call's keys are paused for all tasks and instances, for the time in the response and at
+//! most 10 minutes by default. While Redis is down, each process heeds its own pauses. Calls that may be repeated are retried, within a budget.
+//! Needs the feature `client`.
 //!
 //! ```
 //! use bytes::Bytes;
@@ -36,7 +37,7 @@
 //! - Slots of concurrency policies are held until the body of the response has ended or is dropped.
 //! - In process and per key, `n` calls cause at most `n / 10 + 10` retries by default.
 //!
-//! # What a response shows
+//! # Limits in responses
 //!
 //! [`Observed`] reads what a response shows about the limits of the API that sent it. The layer obeys it, and other code can use
 //! it as well.

@@ -84,7 +84,7 @@ impl Observed {
         self.refusal
     }
 
-    /// Returns the time to wait after a refusal, at least 0.1 s if the API asks for none.
+    /// Returns the time to wait after a refusal. A wait of zero becomes 0.1 s.
     ///
     /// That is the wait which the response contains, such as `Retry-After`, and else the time until the exhausted limit has units.
     /// `None` if the response shows neither, or is not a refusal.
