@@ -22,11 +22,11 @@ pub struct AcquireError {
 #[non_exhaustive]
 pub enum AcquireErrorKind {
     /// The key is blocked by an operator.
-    Denied,
+    Blocked,
     /// The store could not decide.
     Failed,
     /// The cost is more than the limit.
-    Never,
+    CostAboveLimit,
     /// The turn would come later than the caller waits.
     TooLong,
 }
@@ -51,10 +51,16 @@ impl AcquireError {
         }
     }
 
+    /// Returns the error of a call whose client was not ready before the end of its wait.
+    #[cfg(feature = "client")]
+    pub(crate) fn client_not_ready(waited: Duration) -> Self {
+        Self::too_long(None, None).after(waited)
+    }
+
     pub(super) fn never(policy: PolicyName) -> Self {
         Self {
             policy: Some(policy),
-            ..Self::new(AcquireErrorKind::Never)
+            ..Self::new(AcquireErrorKind::CostAboveLimit)
         }
     }
 
@@ -62,7 +68,7 @@ impl AcquireError {
         Self {
             retry_after: decision.retry_after(),
             policy: decision.denying().map(|state| *state.policy()),
-            ..Self::new(AcquireErrorKind::Denied)
+            ..Self::new(AcquireErrorKind::Blocked)
         }
     }
 
@@ -106,9 +112,9 @@ impl AcquireError {
 impl fmt::Display for AcquireError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let cause = match self.kind {
-            AcquireErrorKind::Denied => "the key is blocked",
+            AcquireErrorKind::Blocked => "the key is blocked",
             AcquireErrorKind::Failed => "the store did not decide",
-            AcquireErrorKind::Never => "the cost is above the limit",
+            AcquireErrorKind::CostAboveLimit => "the cost is above the limit",
             AcquireErrorKind::TooLong => "the turn would come too late",
         };
         f.write_str(cause)?;

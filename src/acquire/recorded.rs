@@ -85,9 +85,9 @@ fn outcome_of(result: &Result<Permit, AcquireError>) -> Option<WaitOutcome> {
         Err(error) => error,
     };
     Some(match error.kind() {
-        AcquireErrorKind::Denied => WaitOutcome::Denied,
+        AcquireErrorKind::Blocked => WaitOutcome::Denied,
         AcquireErrorKind::Failed => WaitOutcome::Failed,
-        AcquireErrorKind::Never => return None,
+        AcquireErrorKind::CostAboveLimit => return None,
         AcquireErrorKind::TooLong => WaitOutcome::TooLate,
     })
 }

@@ -8,6 +8,7 @@ use crate::{
     acquire::{Acquire, AcquireError, Permit, Priority},
     clock::Moment,
     request::RequestHead,
+    task::timer::timeout,
     telemetry::RetryOutcome,
 };
 
@@ -63,9 +64,13 @@ impl<B: 'static> OutgoingCall<B> {
         }
     }
 
-    /// Returns the future that reads the rates of the call's keys. `None` if they are known.
+    /// Returns the future that waits for the rates of the call's keys, as long as the call waits at most. `None` if they are known.
     pub fn read_rates(&self) -> Option<ReadRates> {
-        self.shared.reaction.read_rates(&self.charges)
+        let read = self.shared.reaction.read_rates(&self.charges)?;
+        let left = self.time_left();
+        Some(Box::pin(async move {
+            let _ = timeout(left, read).await;
+        }))
     }
 
     /// Returns the wait for the next turn. `None` if no rule counts the call.
@@ -113,6 +118,13 @@ impl<B: 'static> OutgoingCall<B> {
         request
     }
 
+    /// Returns the error of a call whose client was not ready in time. Its turn is refunded.
+    pub fn not_ready(&mut self) -> LimitedCall {
+        self.refund();
+        let spent = Moment::now().since(self.begun_at);
+        self.limited(AcquireError::client_not_ready(spent))
+    }
+
     /// Refunds the turn of an attempt that was not sent.
     pub fn refund(&mut self) {
         if let Some(permit) = self.permit.take() {
@@ -148,7 +160,9 @@ impl<B: 'static> OutgoingCall<B> {
         match failure {
             Some(failure) => self.retry(failure, floor),
             None => {
-                if !ends_with_trailers(response.headers()) {
+                // A 429 that a cache keeps shows no limit, and is no success either.
+                let has_worked = !matches!(response.status().as_u16(), 429 | 529);
+                if has_worked && !ends_with_trailers(response.headers()) {
                     reaction.succeeded(&self.charges, self.sent_at);
                 }
                 None
@@ -205,7 +219,8 @@ impl<B: 'static> OutgoingCall<B> {
         subject.unwrap_or(Subject::UNCOUNTED)
     }
 
-    fn time_left(&self) -> Duration {
+    /// Returns how long the call waits at most from now on.
+    pub fn time_left(&self) -> Duration {
         let spent = Moment::now().since(self.begun_at);
         self.shared.max_wait.saturating_sub(spent)
     }

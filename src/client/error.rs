@@ -8,9 +8,8 @@ use crate::acquire::{AcquireError, AcquireErrorKind};
 
 /// A call that got no turn, or the error of the client.
 ///
-/// Errors of the client pass unchanged. `?` turns it into a `Box<dyn Error>` if the client's error is an
-/// [`Error`](error::Error). Under a `buffer` of Tower it is a `Box<dyn Error>`, which is none: use
-/// [`into_boxed`](Self::into_boxed) there.
+/// Errors of the client pass unchanged. `?` converts it if the client's error is an [`Error`](error::Error). Around a `buffer` of
+/// Tower the client's error is a `Box<dyn Error>`, which is not: use [`into_boxed`](Self::into_boxed).
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum OutgoingError<E> {
@@ -23,7 +22,7 @@ pub enum OutgoingError<E> {
 impl<E> OutgoingError<E> {
     /// Returns the client's error.
     #[must_use]
-    pub fn inner(self) -> Option<E> {
+    pub fn into_inner(self) -> Option<E> {
         match self {
             Self::Inner(error) => Some(error),
             Self::Limited(_) => None,

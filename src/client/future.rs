@@ -40,8 +40,10 @@ enum State<F> {
     Rates(ReadRates),
     /// In the line.
     Turn(#[pin] Acquire),
-    /// The call has its turn, and the client is not ready.
+    /// The call has its turn.
     Ready,
+    /// The call has its turn, and the client is not ready. Until the end of the call's wait.
+    NotReady(#[pin] Sleep),
     /// The client has the request.
     Sent(#[pin] F),
     /// Before a retry, outside of the line.
@@ -104,14 +106,29 @@ where
                         return Poll::Ready(Err(OutgoingError::Limited(limited)));
                     }
                 },
-                // ## Ready => Sent | end
-                StateProjection::Ready => match ready!(this.client.poll_ready(context)) {
-                    Ok(()) => State::Sent(this.client.call(this.call.next_request())),
-                    Err(error) => {
+                // ## Ready => Sent | NotReady | end
+                StateProjection::Ready => match this.client.poll_ready(context) {
+                    Poll::Ready(Ok(())) => State::Sent(this.client.call(this.call.next_request())),
+                    Poll::Ready(Err(error)) => {
                         this.call.refund();
                         return Poll::Ready(Err(OutgoingError::Inner(error)));
                     }
+                    Poll::Pending => State::NotReady(time::sleep(this.call.time_left())),
                 },
+                // ## NotReady => Ready | end
+                StateProjection::NotReady(sleep) => {
+                    if sleep.poll(context).is_ready() {
+                        let limited = this.call.not_ready();
+                        return Poll::Ready(Err(OutgoingError::Limited(limited)));
+                    }
+                    match ready!(this.client.poll_ready(context)) {
+                        Ok(()) => State::Sent(this.client.call(this.call.next_request())),
+                        Err(error) => {
+                            this.call.refund();
+                            return Poll::Ready(Err(OutgoingError::Inner(error)));
+                        }
+                    }
+                }
                 // ## Sent => Backoff | end
                 StateProjection::Sent(future) => match ready!(future.poll(context)) {
                     Ok(response) => match this.call.responded(&response) {
@@ -140,6 +157,7 @@ impl<S: Service<Request<B>>, B> fmt::Debug for OutgoingFuture<S, B> {
             State::Rates(_) => "rates",
             State::Turn(_) => "turn",
             State::Ready => "ready",
+            State::NotReady(_) => "not ready",
             State::Sent(_) => "sent",
             State::Backoff(_) => "backoff",
         };

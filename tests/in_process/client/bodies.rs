@@ -198,7 +198,7 @@ async fn refused_connection_is_retried_with_any_method() {
     let error = call
         .await
         .expect_err("nobody listens")
-        .inner()
+        .into_inner()
         .expect("the client's");
     assert!(error.is_connect());
     assert_eq!(attempts.load(Ordering::Relaxed), 3);

@@ -181,7 +181,7 @@ async fn error_of_unknown_type_is_not_retried_and_passes_unchanged() {
         error.to_string(),
         io::Error::from(ConnectionRefused).to_string()
     );
-    let inner = error.inner().expect("the client's");
+    let inner = error.into_inner().expect("the client's");
     assert_eq!((inner.kind(), api.calls()), (ConnectionRefused, 1));
 }
 

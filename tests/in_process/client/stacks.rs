@@ -13,12 +13,13 @@ use http::{Method, Request, Response};
 use http_body_util::Full;
 use hyper_util::client::legacy::{Client, connect::HttpConnector};
 use tollgate::{
-    acquire::Priority,
+    Key, Policy,
+    acquire::{AcquireErrorKind, Priority},
     client::{
         LimitedCall, Outgoing, OutgoingBody, OutgoingError, OutgoingFuture, OutgoingInfo,
         OutgoingLayer, OutgoingLayerBuilder, OutgoingRule,
     },
-    extract::HostHeader,
+    extract::{Global, HostHeader},
 };
 use tower::{BoxError, Layer, Service, ServiceBuilder, ServiceExt, limit::ConcurrencyLimit};
 
@@ -66,6 +67,39 @@ async fn call_in_the_line_takes_no_permit_of_the_client() {
         call("http://b.test/").await.expect("a response").status(),
         200
     );
+}
+
+// Regression: a call whose client was not ready waited without a bound, and kept its slots.
+#[tokio::test(start_paused = true)]
+async fn client_that_is_not_ready_in_time_fails_the_call() {
+    #[derive(Clone)]
+    struct Busy;
+    impl Service<Request<Full<Bytes>>> for Busy {
+        type Response = Response<Full<Bytes>>;
+        type Error = io::Error;
+        type Future = Ready<Result<Self::Response, io::Error>>;
+
+        fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Pending
+        }
+
+        fn call(&mut self, _: Request<Full<Bytes>>) -> Self::Future {
+            unreachable!("it is never ready")
+        }
+    }
+    let slots = Policy::concurrency("slots", 1);
+    let limiter = limiter();
+    let layer = OutgoingLayer::builder(&limiter)
+        .policy(slots.clone().outgoing_key(Global))
+        .max_wait(Duration::from_secs(5));
+    let result = built(layer).layer(Busy).oneshot(request(Method::GET)).await;
+    let Err(OutgoingError::Limited(limited)) = result else {
+        panic!("it was sent");
+    };
+    assert_eq!(limited.kind(), AcquireErrorKind::TooLong);
+    assert_eq!(limited.attempts(), 0);
+    let free = limiter.try_acquire(slots.charge(Key::GLOBAL));
+    drop(free.await.expect("the slot is free"));
 }
 
 #[tokio::test]
