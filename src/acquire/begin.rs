@@ -108,8 +108,9 @@ fn begin_unblocked(
     let join = |line: &Arc<Line>| line.join(came, until, came);
     let is_try = max_wait.is_zero();
     if is_try {
-        // It overtakes nobody.
-        if let Some(away) = lines.with(&key, |line| line.first_turn(came)) {
+        // It overtakes nobody. A line without callers is about to end.
+        let waiting = |line: &Arc<Line>| (!line.is_empty()).then(|| line.first_turn(came));
+        if let Some(away) = lines.with(&key, waiting).flatten() {
             let policy = charges
                 .first()
                 .map(|charge| *charge.borrow().policy().name());
@@ -136,7 +137,8 @@ fn begin_unblocked(
         true => (Duration::ZERO, FIRST_POLL),
         false => (line.clock.ahead(), FIRST_POLL),
     };
-    let question = line.first_question((is_listed, !is_try), pace);
+    let mut question = line.first_question((is_listed, !is_try), pace);
+    question.pause = lines.pauses.of(&question.charges);
     let mut reply = lines.store.take_turns(question);
     let Some(turns) = reply.take_ready() else {
         let asked = Asked {
@@ -263,7 +265,7 @@ fn wait(
                 let ended = Error::new(ErrorKind::Unavailable, "the task of the line has ended");
                 Err(AcquireError::failed(ended).after(waited))
             }
-            None => Err(place.line.expired(ServerClock::now()).after(waited)),
+            None => Err(place.line.expired(number, ServerClock::now()).after(waited)),
         }
     }))
 }

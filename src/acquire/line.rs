@@ -301,6 +301,7 @@ impl Line {
             poll,
             is_listed: true,
             may_wait: true,
+            pause: None,
         }
     }
 
@@ -312,36 +313,37 @@ impl Line {
         (due, waits_for): (Option<Timestamp>, usize),
         now: Timestamp,
     ) {
+        let charges = self.charges();
+        let waits_for_slot = charges
+            .get(waits_for)
+            .is_some_and(|charge| charge.borrow().ticket().is_some());
         let mut state = self.state.lock();
         state.waits_for = waits_for;
         (state.granted, state.failure) = (granted, None);
         // Slots may be free at any time.
-        state.due = due.filter(|_| !self.has_slots);
+        state.due = due.filter(|_| !waits_for_slot);
         if state.due.is_none() {
             return;
         }
-        let late: Vec<u64> = state
+        let late: Vec<(u64, Timestamp)> = state
             .callers
             .iter()
             .enumerate()
             .skip(granted)
             .take(TurnRequest::MAX_CALLERS)
-            .filter(|(place, (_, caller))| {
-                let turn = state.turn_of(*place, self.interval());
-                turn.is_some_and(|turn| turn > caller.until)
+            .filter_map(|(place, (number, caller))| {
+                let turn = state.turn_of(place, self.interval())?;
+                (turn > caller.until).then_some((*number, turn))
             })
-            .map(|(_, (number, _))| *number)
             .collect();
-        let turn = state.due;
-        let late: Vec<Caller> = late
+        let late: Vec<(Caller, Timestamp)> = late
             .into_iter()
-            .filter_map(|number| state.callers.remove(&number))
+            .filter_map(|(number, turn)| Some((state.callers.remove(&number)?, turn)))
             .collect();
         drop(state);
         let policy = self.policy();
-        for caller in late {
-            let away = turn.map(|turn| turn.since(now));
-            let error = AcquireError::too_long(away, policy);
+        for (caller, turn) in late {
+            let error = AcquireError::too_long(Some(turn.since(now)), policy);
             let _ = caller.turn.send(Err(error.after(now.since(caller.came))));
         }
     }
@@ -352,12 +354,14 @@ impl Line {
     }
 
     /// Returns the error of a caller that has waited in vain.
-    pub fn expired(&self, now: Timestamp) -> AcquireError {
+    pub fn expired(&self, number: u64, now: Timestamp) -> AcquireError {
         let state = self.state.lock();
         match &state.failure {
             Some(failure) => AcquireError::failed(failure.clone()),
             None => {
-                let away = state.due.map(|due| due.since(now));
+                let place = state.callers.range(..number).count();
+                let turn = state.turn_of(place, self.interval());
+                let away = turn.map(|turn| turn.since(now));
                 drop(state);
                 AcquireError::too_long(away, self.policy())
             }

@@ -1,7 +1,5 @@
 //! All lines of a limiter.
 
-#[cfg(feature = "explain")]
-use std::time::Duration;
 use std::{
     collections::{HashMap, hash_map::Entry},
     fmt,
@@ -9,6 +7,7 @@ use std::{
         Arc, OnceLock, Weak,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
+    time::Duration,
 };
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -19,11 +18,12 @@ use super::{
     error::AcquireError,
     gates::{Gates, MayAsk},
     line::{Line, LineKey},
+    pauses::Pauses,
     permit::Grant,
 };
 use crate::{
     block_check::BlockCheck,
-    charge::{Fingerprint, OwnedCharge, Receipt, Turn},
+    charge::{Charge, Fingerprint, OwnedCharge, Receipt, Turn},
     decision::{Decision, Ticket},
     hold::HoldRegistry,
     store::{OnSlotMessage, SlotMessage, Store, StoreFuture},
@@ -47,6 +47,7 @@ pub(crate) struct Lines {
     /// Receives messages about slots, once somebody has waited for one.
     on_message: OnceLock<Arc<OnSlotMessage>>,
     has_messages: AtomicBool,
+    pub(super) pauses: Pauses,
     /// One for each first question that may be on its way.
     first_questions: Arc<Semaphore>,
 }
@@ -73,6 +74,7 @@ impl Lines {
             blocks,
             observer,
             waits: Arc::default(),
+            pauses: Pauses::default(),
             book: Mutex::default(),
             keys: AtomicUsize::new(0),
             first_questions: Arc::new(Semaphore::new(MOST_QUESTIONS)),
@@ -90,6 +92,11 @@ impl Lines {
             }
         });
         lines
+    }
+
+    /// Notes a pause of a key, for decisions that no line in the store precedes.
+    pub(crate) fn note_pause(&self, charge: &Charge<'_>, length: Duration) {
+        self.pauses.note(charge, length);
     }
 
     /// Runs `join` on the line with this key, if somebody waits there.

@@ -55,7 +55,8 @@
 //! | Redis replies too late | the caller waits and asks again; until the outage is certain, nobody decides without Redis |
 //! | keys in several slots of a cluster, or a custom store without lines | callers wait in the order of their instance |
 //!
-//! A permit that nobody polls for holds its slots all the same: await it where the work is done.
+//! A caller that does not poll its future still gets its turn, and holds the slots from then on. Await the future in the task that
+//! does the work.
 //!
 //! Policies that are [leased](crate::Consistency::Leased) are asked strictly. A [penalty](crate::policy) and
 //! [counted denials](crate::Policy::count_denied) do not count callers that wait. A leaky queue is asked without its queue.
@@ -66,6 +67,7 @@ mod error;
 mod gates;
 mod line;
 mod lines;
+mod pauses;
 mod permit;
 mod recorded;
 mod server_clock;

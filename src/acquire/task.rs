@@ -346,6 +346,7 @@ impl LineTask {
             // Units of a question without a reply are lost.
             question.callers.truncate(1);
         }
+        question.pause = self.lines.pauses.of(&question.charges);
         let callers = question.callers();
         if callers == 0 {
             // The caller that was older than those of other lines has just left.

@@ -58,6 +58,8 @@ pub struct TurnRequest {
     pub(crate) is_listed: bool,
     /// Whether callers can wait, also for a store that has no time.
     pub(crate) may_wait: bool,
+    /// How long this process has paused one of the charges, and its index. For stores that do not ask the line.
+    pub(crate) pause: Option<(Duration, usize)>,
 }
 
 /// A caller that waits.
@@ -114,6 +116,7 @@ impl TurnRequest {
             poll: Duration::from_millis(7),
             is_listed: !ages.is_empty(),
             may_wait: true,
+            pause: None,
         }
     }
 
@@ -182,6 +185,17 @@ impl Turns {
     #[must_use]
     pub fn due(&self) -> Option<Timestamp> {
         self.due
+    }
+
+    /// Returns that a pause keeps the callers from their turns, if there is one.
+    pub(crate) fn in_pause(request: &TurnRequest, now: Timestamp) -> Option<Self> {
+        let (length, waits_for) = request.pause?;
+        Some(Self {
+            now,
+            due: Some(now + length),
+            waits_for,
+            ..Self::default()
+        })
     }
 
     /// Returns the turns from a decision on the first caller alone. Stores without a line use it: their callers wait in the

@@ -93,6 +93,7 @@ impl RateLimiter {
             return StoreFuture::ready(Err(error));
         }
         let length = length.min(LONGEST_PAUSE);
+        self.lines.note_pause(charge, length);
         let (waits, policy) = (Arc::clone(&self.lines.waits), charge.policy().clone());
         self.store.pause(charge, length).map(move |paused| {
             if is_new {

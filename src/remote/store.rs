@@ -202,6 +202,9 @@ impl Store for RedisStore {
         if request.callers() == 0 {
             return StoreFuture::ready(Ok(Turns::default()));
         }
+        if let Some(turns) = Turns::in_pause(&request, Clock::system().now()) {
+            return StoreFuture::ready(Ok(turns));
+        }
         let decided = self.decide_at_nodes(&request.charges_of(0));
         decided.map(move |decision| Ok(Turns::from_decision(decision?, &request)))
     }

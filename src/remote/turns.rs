@@ -47,6 +47,11 @@ impl Node {
             }
             return StoreFuture::boxed(async move { ask(&client, &request).await });
         }
+        if guard.is_open()
+            && let Some(turns) = Turns::in_pause(&request, Clock::system().now())
+        {
+            return StoreFuture::ready(Ok(turns));
+        }
         let before = guard.before(&request.charges_of(0), client.scheduler.run_number());
         if let Before::Decided(decided) = before {
             return decided.map(move |decision| Ok(Turns::from_decision(decision?, &request)));
@@ -66,6 +71,9 @@ impl Node {
                     Err(error)
                 }
                 Err(error) => {
+                    if let Some(turns) = Turns::in_pause(&request, Clock::system().now()) {
+                        return Ok(turns);
+                    }
                     let charges = request.charges_of(0);
                     let decision = guard.conclude(Err(error), &mut charges.iter().copied());
                     Ok(Turns::from_decision(decision, &request))

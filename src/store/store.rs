@@ -23,7 +23,7 @@ use crate::{
     algorithm::{MicroRate, RateReport},
     block::{BlockChange, BlockList},
     charge::{Charge, Receipt, TurnRequest, Turns},
-    clock::Timestamp,
+    clock::{Clock, Timestamp},
     decision::Decision,
     diagnosis::Warning,
     error::{Error, ErrorKind},
@@ -129,6 +129,9 @@ pub trait Store: Any + Debug + Send + Sync {
     fn take_turns(&self, request: TurnRequest) -> StoreFuture<Turns> {
         if request.callers() == 0 {
             return StoreFuture::ready(Ok(Turns::default()));
+        }
+        if let Some(turns) = Turns::in_pause(&request, Clock::system().now()) {
+            return StoreFuture::ready(Ok(turns));
         }
         let decided = self.decide(&request.charges(0));
         decided.map(move |decision| Ok(Turns::from_decision(decision?, &request)))

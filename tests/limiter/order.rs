@@ -3,20 +3,27 @@
 //! In real time, since the ages of callers are real.
 
 use std::{
+    convert::Infallible,
     future::Future,
+    task::{Context, Waker},
     time::{Duration, Instant},
 };
 
+use http::{Request, Response};
 use tokio::task::JoinHandle;
 use tollgate::{
     Key, OnOutage, Policy, Quota, RateLimiter,
     acquire::{Acquire, Permit},
+    client::{Adaptive, OutgoingLayer},
     decision::CountedBy,
+    extract::Global,
     memory::MemoryStore,
     remote::RedisStore,
 };
+use tower::{Layer, ServiceExt, service_fn};
 
 use crate::{
+    fleet::shares::until_degraded,
     remote::servers::{REGISTRATION_RIGHTS, RIGHTS},
     support::Server,
 };
@@ -102,6 +109,52 @@ async fn caller_that_needs_two_keys_is_not_passed_over() {
         policy,
     )
     .await;
+}
+
+// Regression: a pause was forgotten once Redis was down, and one that was made then was lost.
+#[tokio::test]
+async fn pauses_of_an_instance_outlast_an_outage() {
+    let mut server = Server::start();
+    let policy = Policy::new("api", Quota::per_second(100));
+    let store = RedisStore::builder(server.url());
+    let builder = RateLimiter::builder().policy(policy.clone()).redis(store);
+    let limiter = builder.build().expect("a usable policy");
+    let [before, meanwhile, other] = ["before", "meanwhile", "other"].map(Key::new);
+    let minute = Duration::from_secs(60);
+    let pause = limiter.pause(&policy.charge(before), minute);
+    pause.await.expect("it is stored");
+    server.kill();
+    until_degraded(std::slice::from_ref(&limiter)).await;
+    let pause = limiter.pause(&policy.charge(meanwhile), minute);
+    pause.await.expect_err("it cannot be stored");
+    for key in [before, meanwhile] {
+        let acquire = limiter.acquire(policy.charge(key));
+        let error = acquire.max_wait(Duration::from_secs(1)).await;
+        let error = error.expect_err("it is paused");
+        assert!(error.retry_after() > Some(minute / 2), "{error}");
+    }
+    let free = limiter.acquire(policy.charge(other)).await;
+    drop(free.expect("it is not paused"));
+}
+
+// Regression: a call that nobody polled held the reading of the rate, and all calls to its key waited for it.
+#[tokio::test]
+async fn call_that_is_not_polled_keeps_no_other_from_its_rate() {
+    let server = Server::start();
+    let limiter = RateLimiter::builder().redis(server.url()).build();
+    let policy = Policy::new("api", Quota::per_second(100)).outgoing_key(Global);
+    let layer = OutgoingLayer::builder(&limiter.expect("a usable limiter"))
+        .policy(policy.adaptive(Adaptive::default()))
+        .build()
+        .expect("a usable layer");
+    let answer = async |_: Request<String>| Ok::<_, Infallible>(Response::new(String::new()));
+    let client = layer.layer(service_fn(answer));
+    let call = || Box::pin(client.clone().oneshot(Request::new(String::new())));
+    let mut left = call();
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(left.as_mut().poll(&mut context).is_pending());
+    call().await.expect("a response");
+    drop(left);
 }
 
 #[tokio::test]

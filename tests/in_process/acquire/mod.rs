@@ -70,7 +70,7 @@ async fn key_has_turns_again_after_a_block_that_ended_a_wait() {
         .await
         .expect("blocked");
     let error = waiting.await.expect_err("blocked");
-    assert_eq!(error.kind(), AcquireErrorKind::Denied);
+    assert_eq!(error.kind(), AcquireErrorKind::Blocked);
     limiter
         .unblock(BlockTarget::new(key(), None))
         .await
@@ -187,6 +187,28 @@ async fn caller_that_waits_for_a_slot_waits_as_long_as_it_wants() {
     assert_eq!(error.kind(), AcquireErrorKind::TooLong);
     assert!(error.waited() >= wait, "{error}");
     drop(held);
+}
+
+// Regression: callers that could not have their turns in time came back together, when the first of them could have had its own.
+#[tokio::test]
+async fn callers_that_are_too_late_learn_of_their_own_turns() {
+    let policy = Policy::new("api", Quota::per_second(10).burst(1));
+    let limiter = limiter(&[&policy]);
+    drop(limiter.acquire(policy.charge(key())).await.expect("room"));
+    let wait = Duration::from_secs(2);
+    let callers = [(); 3].map(|()| limiter.acquire(policy.charge(key())).max_wait(wait));
+    let callers = callers.map(begun);
+    let pause = limiter.pause(&policy.charge(key()), Duration::from_secs(60));
+    pause.await.expect("it is paused");
+    let mut turns = Vec::new();
+    for caller in callers {
+        let error = caller.await.expect_err("the pause is longer");
+        turns.push(error.retry_after().expect("a time"));
+    }
+    assert!(
+        turns[2] >= turns[0] + Duration::from_millis(150),
+        "{turns:?}"
+    );
 }
 
 // Regression: the time before the first poll was added to the deadline.
