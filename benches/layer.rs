@@ -2,8 +2,8 @@
 //!
 //! `cargo bench --bench layer`. The inner service does nothing and the store is in process; each iteration makes a
 //! request with a peer address, as a server would. The first row is the service alone: subtract it from the others.
-//! Allocations of the layer are counted in `benches/peers`, whose lints allow an allocator. Calls that go out have a group of
-//! their own, with the feature `client`: they need a runtime, and the bench prints the allocations of each.
+//! Allocations are counted in `benches/peers`, whose lints allow an allocator. Calls that go out need a runtime, so they have a
+//! group of their own, with the feature `client`.
 
 use std::{
     convert::Infallible,
@@ -193,11 +193,8 @@ fn outgoing(criterion: &mut Criterion) {
     let (one, both) = (one.layer(inner), both.layer(inner));
     macro_rules! row {
         ($name:literal, $service:expr) => {
-            let mut once = || drop(black_box(runtime.block_on($service.clone().call(call()))));
-            once();
-            let counted = allocation_counter::measure(&mut once);
-            println!("{}: {} allocations", $name, counted.count_total);
-            group.bench_function($name, |bencher| bencher.iter(&mut once));
+            let once = || drop(black_box(runtime.block_on($service.clone().call(call()))));
+            group.bench_function($name, |bencher| bencher.iter(once));
         };
     }
     row!("bare service", inner);
