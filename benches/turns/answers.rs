@@ -36,7 +36,7 @@ enum Answer {
     Closed,
     /// A 503 to every second call.
     HalfFailed,
-    /// As before, but a quarter of the calls. The limit and what remains are in headers.
+    /// A quarter of the calls is served, and a 429 to all others. The limit and what remains of it are in headers.
     Lowered,
 }
 
@@ -114,11 +114,9 @@ async fn answer_row(arguments: &Arguments, name: &str, answer: Answer, length: u
         }
     }
     let (mut asked, mut failed, mut errors) = (0, 0, BTreeMap::new());
-    let mut ended = JoinSet::new();
-    std::mem::swap(&mut ended, &mut tasks);
-    let fault = Duration::from_secs(2)..Duration::from_secs(2 + u64::from(length));
+    let fault = &api.fault;
     let whole = tokio::time::timeout_at((begun + end + Duration::from_secs(2)).into(), async {
-        while let Some(done) = ended.join_next().await {
+        while let Some(done) = tasks.join_next().await {
             let (times, own) = done.expect("a task does not panic");
             asked += times.iter().filter(|at| fault.contains(*at)).count();
             failed += usize::from(!own.is_empty());
@@ -127,7 +125,7 @@ async fn answer_row(arguments: &Arguments, name: &str, answer: Answer, length: u
             }
         }
     });
-    let late = if whole.await.is_err() { ended.len() } else { 0 };
+    let late = if whole.await.is_err() { tasks.len() } else { 0 };
     let calls = api.calls.lock().unwrap_or_else(PoisonError::into_inner);
     let meanwhile = calls.iter().filter(|call| fault.contains(&call.0));
     let (count, refused) = meanwhile.fold((0, 0), |(count, refused), (_, is_served)| {

@@ -5,8 +5,9 @@
 //! cargo bench --bench turns -- fair slots      those with one of these names
 //! ```
 //!
-//! Rows: `fair`, `patience`, `leave`, `sets`, `slots`, `kill`, `outage`, `answers`. Flags: `--delays 0,5` (milliseconds that are added to each
-//! round trip to Redis), `--rate 100`, `--seconds 20`, `--waiters 10000`, `--sets 100,1000,10000`, `--holds 5,50,1000` (milliseconds).
+//! Rows: `fair`, `patience`, `leave`, `sets`, `slots`, `kill`, `outage`, `answers`. Flags: `--delays 0,5` (milliseconds that are
+//! added to each round trip to Redis), `--rate 100`, `--seconds 20`, `--waiters 10000`, `--sets 100,1000,10000`, `--holds 5,50,1000`
+//! (milliseconds).
 //!
 //! # Method
 //!

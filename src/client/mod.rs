@@ -2,8 +2,8 @@
 //!
 //! [`OutgoingLayer`] wraps an HTTP client. Each call waits for its turn under your policies, so that the API has no reason to
 //! refuse it. If the API refuses a call, the call's keys are paused for all tasks and instances, for the time in the response and at
-//! most 10 minutes by default. While Redis is down, each process heeds its own pauses. Calls that may be repeated are retried, within a budget.
-//! Needs the feature `client`.
+//! most 10 minutes by default. While Redis is down, each process heeds its own pauses. Calls that may be repeated are retried,
+//! within a budget. Needs the feature `client`.
 //!
 //! ```
 //! use bytes::Bytes;

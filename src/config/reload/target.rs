@@ -55,7 +55,7 @@ impl<T: Template> ReloadTarget for Target<T> {
     }
 }
 
-/// A layer, and what is replaced in it.
+/// A layer, and the part of it that is replaced.
 type Built<T> = (
     <T as Template>::Layer,
     Arc<Replaceable<<T as Template>::Settings>>,
@@ -64,7 +64,7 @@ type Built<T> = (
 /// A builder of a layer whose rules are replaced.
 pub(super) trait Template: Send + Sync + Sized + 'static {
     type Layer;
-    /// What is replaced in the layer.
+    /// The part of the layer that is replaced.
     type Settings: Send + Sync + 'static;
 
     /// Returns these settings with the rules of the source.
