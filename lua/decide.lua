@@ -18,7 +18,6 @@
 --          PROBE         FORCE for a sliding log, and also try the commands that only long logs need
 --          REFUND        refund as much of an earlier charge as is still outstanding. Two arguments follow: the time in
 --                        us when all of that charge was to be back, and the key's total of refunds before that charge
---          REFUND_QUEUE  REFUND for a queue, which refunds only the last charge in it
 --          SHADOW        denies nothing: made if it fits and all charges without this mark or CANDIDATE fit
 --          SHADOW_COUNT_DENIED  SHADOW and COUNT_DENIED
 -- Reply  one string of integers, 8 bytes each, big-endian: the time of the decision in us; then for each request
@@ -67,13 +66,13 @@ local MERGE = '='
 local PENALTY = '^'
 local PROBE = '#'
 local REFUND = '-'
-local REFUND_QUEUE = ','
 local SHADOW = '~'
 local SHADOW_COUNT_DENIED = ';'
 local BUCKET = 'w'
 local LEASE = '&'
 local POT = 'p'
 local POT_REPORT = 'r'
+local QUEUE = 'q'
 local UNEVEN_BUCKET = 'l'
 local CLOCK_WINDOW = 'f'
 local FIRST_HIT_WINDOW = 'o'
@@ -170,13 +169,13 @@ while argument <= last_argument do
       tag = ARGV[argument]
       kind = sub(tag, 1, 1)
     end
-    local counts_denied, is_forced, is_probe, is_queue, refund_at, refunded_before, merge_from, merge_until, report
+    local counts_denied, is_forced, is_probe, refund_at, refunded_before, merge_from, merge_until, report
     local is_shadow, is_candidate
     -- A mark is one byte; a tag followed by the quota's tag is longer.
     if #tag == 1
-      and (kind == COUNT_DENIED or kind == FORCE or kind == PROBE or kind == REFUND or kind == REFUND_QUEUE
-        or kind == MERGE or kind == LEASE or kind == SHADOW or kind == CANDIDATE
-        or kind == SHADOW_COUNT_DENIED or kind == CANDIDATE_COUNT_DENIED) then
+      and (kind == COUNT_DENIED or kind == FORCE or kind == PROBE or kind == REFUND or kind == MERGE or kind == LEASE
+        or kind == SHADOW or kind == CANDIDATE or kind == SHADOW_COUNT_DENIED
+        or kind == CANDIDATE_COUNT_DENIED) then
       if kind == SHADOW_COUNT_DENIED then
         is_shadow, kind = true, COUNT_DENIED
       elseif kind == CANDIDATE_COUNT_DENIED then
@@ -186,8 +185,7 @@ while argument <= last_argument do
       is_shadow = is_shadow or is_candidate or kind == SHADOW
       is_probe = kind == PROBE
       counts_denied, is_forced = kind == COUNT_DENIED, kind == FORCE or is_probe
-      if kind == REFUND or kind == REFUND_QUEUE then
-        is_queue = kind == REFUND_QUEUE
+      if kind == REFUND then
         refund_at, refunded_before = ARGV[argument + 1] + 0, ARGV[argument + 2] + 0
         argument = argument + 2
       elseif kind == MERGE then
@@ -237,6 +235,10 @@ while argument <= last_argument do
     local ban
     if penalty_at then
       include('penalty.lua')
+    end
+    local is_queue = kind == QUEUE
+    if is_queue then
+      kind = UNEVEN_BUCKET
     end
     if kind == BUCKET or kind == UNEVEN_BUCKET then
       include('token_bucket.lua')

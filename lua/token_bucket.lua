@@ -12,10 +12,13 @@
 --          span       as above
 --          units      number of units that come back in each `micros`
 --          micros     us
---        A refund and a merge take BUCKET at every rate: the increment is the us that the units moved the TAT. A report
---        of leased units takes UNEVEN_BUCKET.
--- Reply  the TAT in us; then, if it is not 0, the key's total of refunds in us, or for a denied charge the us of leased
---        units in its TAT
+--        for a queue QUEUE, with the same arguments as UNEVEN_BUCKET at every rate: a charge takes the first turn
+--        that was given up and is long enough, and a refund keeps the turn of the charge
+--        Other refunds and merges take BUCKET at every rate. Their increment, and the cost of a refund to a queue, is
+--        the us that the units moved the TAT. A report of leased units takes UNEVEN_BUCKET.
+-- Reply  the TAT in us; then, if it is not 0, the key's total of refunds in us; or for a charge of a queue that takes
+--        a turn that was given up, the time in us when that is over; or for a denied charge the us of leased units in
+--        its TAT
 -- State  11 bytes; 18 once a charge was refunded; then 14 for each span of free turns of a queue, at most 32, or 22
 --        while units are leased (lua/lease.lua):
 --
@@ -26,7 +29,8 @@
 --
 --        The quota's tag is the span that the TAT was computed with: a shift in 6 bits, then 26 bits. The total is
 --        modulo 2^52, and left out while it is 0. Free turns were given up while others were behind them. They are in
---        order, and come back once all turns behind them are given up too: see src/algorithm/free_turns.rs.
+--        order. Later charges take them, or they come back once all turns behind them are given up too: see
+--        src/algorithm/free_turns.rs.
 --
 -- Example: 2 units a minute, so an interval of 30 s and a span of 60 s. Times with a `+` are
 -- microseconds after 1700000000000000.
@@ -36,12 +40,15 @@
 --   at +2000000   '-' +30000000 0 'wAAAA' 30000000 60000000 -> refunded, TAT +32000000, total 28000000
 --   at +30000000  'wAAAA' 30000000 60000000 -> fits, TAT +62000000, total 28000000
 --
--- Example: the same key later, as a queue of one a second. The second of three callers leaves, and then the third.
---   at +100000000 'wAAAA' 1000000 60000000 -> fits, TAT +101000000, total 28000000
---   at +100000000 'wAAAA' 1000000 60000000 -> fits, TAT +102000000, total 28000000
---   at +100000000 'wAAAA' 1000000 60000000 -> fits, TAT +103000000, total 28000000
---   at +100000000 ',' +102000000 0 'wAAAA' 1000000 60000000 -> refunded, TAT +103000000, total 28000000
---   at +100000000 ',' +103000000 0 'wAAAA' 1000000 60000000 -> refunded, TAT +101000000, total 28000000
+-- Example: the same key later, as a queue of one a second. The second of three callers leaves, a fourth one takes its
+-- turn and leaves, and then the third one leaves.
+--   at +100000000 'qAAAA' 1 60000000 1 1000000 -> fits, TAT +101000000
+--   at +100000000 'qAAAA' 1 60000000 1 1000000 -> fits, TAT +102000000
+--   at +100000000 'qAAAA' 1 60000000 1 1000000 -> fits, TAT +103000000
+--   at +100000000 '-' +102000000 0 'qAAAA' 1000000 60000000 1 1000000 -> refunded, TAT +103000000
+--   at +100000000 'qAAAA' 1 60000000 1 1000000 -> fits, TAT +103000000, over at +102000000
+--   at +100000000 '-' +102000000 0 'qAAAA' 1000000 60000000 1 1000000 -> refunded, TAT +103000000
+--   at +100000000 '-' +103000000 0 'qAAAA' 1000000 60000000 1 1000000 -> refunded, TAT +101000000
 
 argument_count = kind == BUCKET and 2 or 4
 local cost, span = ARGV[argument + 1] + 0, ARGV[argument + 2] + 0
@@ -49,6 +56,8 @@ local quota_tag = sub(tag, 2)
 stored = redis_pcall('GET', key)
 is_ours = not stored or #stored > 0
 local tat, refunded, free_turns, is_changed = 0, 0, '', false
+-- When the free turn is over that the charge takes, or nil.
+local turn_ends
 -- The leases as they are stored, or nil; all leased units in us; when the leases end, and for how long they count then.
 local leases, leased_micros, leases_end, leases_life
 if stored and is_ours then
@@ -189,6 +198,20 @@ if is_ours and refund_at then
     value, ttl_millis = pack_bytes('>I7c4', new1, quota_tag), ceil((tat - now) / 1000) + TTL_MARGIN
   end
 elseif is_ours then
+  if is_queue and free_turns ~= '' and cost > 0 and not is_forced then
+    local steps, units, micros = cost, ARGV[argument + 3] + 0, ARGV[argument + 4] + 0
+    for at = 1, #free_turns, 14 do
+      local free_from, free_until = unpack_bytes('>I7I7', free_turns, at)
+      local from = free_from > now and free_from or now
+      local after
+      include('lattice.lua')
+      if after <= free_until and after - now <= span then
+        local rest = after < free_until and pack_bytes('>I7I7', after, free_until) or ''
+        turn_ends, free_turns = after, sub(free_turns, 1, at - 1) .. rest .. sub(free_turns, at + 14)
+        break
+      end
+    end
+  end
   old1 = tat
   local from = tat > now and tat or now
   if merge_from then
@@ -197,7 +220,9 @@ elseif is_ours then
     cost = now < merge_until and merged > from and (merged < most and merged or most) - from or 0
   end
   local after
-  if cost == 0 then
+  if turn_ends then
+    has_room, after = true, tat
+  elseif cost == 0 then
     has_room, after = true, report and from
     if leased_micros and leased_micros > 0 then
       old1 = from + leased_micros
@@ -222,7 +247,7 @@ elseif is_ours then
       after = after < most and after or most
     end
   end
-  if counts_denied and cost ~= 0 then
+  if counts_denied and cost ~= 0 and not turn_ends then
     local full = from > now + span and from or now + span
     after = after and after < full and after or full
   elseif not has_room then
@@ -239,10 +264,10 @@ elseif is_ours then
   end
 end
 
-if is_ours and (refunded > 0 or free_turns ~= '' or leases) then
+if is_ours and (refunded > 0 or free_turns ~= '' or turn_ends or leases) then
   local total = refunded > 0 and pack_bytes('>I7', refunded) or ''
-  -- A denied charge is not refunded.
-  local second = has_room and refunded or leased_micros or 0
+  -- A denied charge is not refunded, and a refund to a queue needs no total.
+  local second = not has_room and leased_micros or turn_ends or is_queue and 0 or has_room and refunded or 0
   if second > 0 then
     number_count, refunded_flag, old2, new2 = 2, 2, second, second
   end

@@ -59,7 +59,8 @@
 //! does the work.
 //!
 //! Policies that are [leased](crate::Consistency::Leased) are asked strictly. A [penalty](crate::policy) and
-//! [counted denials](crate::Policy::count_denied) do not count callers that wait. A leaky queue is asked without its queue.
+//! [counted denials](crate::Policy::count_denied) do not count callers that wait. A leaky queue is asked without its queue: its requests
+//! have turns of their own, which the [layer](crate::algorithm::QueueLimits) keeps in order.
 
 mod acquire;
 mod begin;

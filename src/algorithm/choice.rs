@@ -2,10 +2,11 @@
 //!
 //! # Why must a queue have a longest wait?
 //!
-//! A queue whose wait is longer than the patience of its clients collapses. Each client leaves before its turn. The
-//! clients behind it do not move up, so each newcomer gets a turn that comes too late. In a run with 5 requests a
-//! second, a queue of 20, 10 arrivals a second and a patience of 0.7 s, 8 of 100 were served, and none after the first
-//! second. A longest wait below the patience turns away at once those who would leave.
+//! A client that leaves before its turn has waited in vain, and would rather have been told at once. If its connection is closed,
+//! its turn goes to those behind it. But behind a proxy that keeps connections open, nobody knows that it has left. Then a queue
+//! whose wait is longer than the patience of its clients collapses: each request that has its turn is one whose client is gone. In a
+//! run with 5 requests a second, a queue of 20, 10 arrivals a second and a patience of 0.7 s, 8 of 100 were served, and none after the
+//! first second. A longest wait below the patience turns away at once those who would leave.
 //!
 //! The store cannot know the patience: a second is too long for a call with a deadline of 700 ms, and too short for uploads. So
 //! the wait is an argument of `QueueLimits::new`, and a rule file without it has a fault. An earlier default, the time in which
@@ -87,16 +88,18 @@ impl Algorithm {
 
 /// Limits of a leaky queue: its length, and the longest wait.
 ///
-/// An admitted request gets an exact start time, its turn, and the layer delays it until then. The turn of a client that
-/// disconnects while it waits is free again once all later turns are: until then, it stays unused.
+/// An admitted request gets an exact start time, its turn, and the layer delays it until then. If a client disconnects while it
+/// waits, the requests of the same instance behind it move up, in the order in which they came, and the last of their turns goes to
+/// the next request of any instance. Requests with different costs do not exchange their turns.
 ///
 /// # How long to wait
 ///
-/// Set the longest wait below the time after which your clients give up. Otherwise a queue can serve nobody: it is full of
-/// turns that nobody uses, and each newcomer gets a turn at the end, which is too late for it. With 5 requests a second, a
-/// queue of 20, 10 requests a second and clients that leave after 700 ms, a wait of 600 ms serves all that it admits, and a
-/// wait of 4 s, the time in which the queue drains, serves 8 clients and then none. There is no default, because only you
-/// know your clients. Common timeouts are 1 to 2 s in calls between services, and 10 s or more in browsers.
+/// Set the longest wait below the time after which your clients give up: who would leave before its turn is then denied at once. With
+/// 5 requests a second, a queue of 20, 10 requests a second and clients that leave after 700 ms, a wait of 600 ms serves all that it
+/// admits. A wait of 4 s, the time in which the queue drains, serves as many clients, and the others leave. But if a proxy in front of
+/// the service keeps their connections open, it serves 8 clients and then none: the queue is full of requests whose clients are gone.
+/// There is no default, because only you know your clients. Common timeouts are 1 to 2 s in calls between services, and 10 s or more
+/// in browsers.
 ///
 /// A waiting request keeps its slots under concurrency policies, and its place in a `Buffer` or `ConcurrencyLimit`
 /// outside of the layer. Keep queues short beside these, or waiting requests of one key keep other clients out. The

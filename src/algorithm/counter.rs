@@ -84,6 +84,11 @@ impl Counter {
         }
     }
 
+    /// Returns whether early requests wait for their turn.
+    pub(crate) fn is_queue(&self) -> bool {
+        self.bucket().is_some_and(TokenBucket::is_queue)
+    }
+
     /// Returns the concurrency counter; `None` for algorithms whose units come back with time.
     #[must_use]
     #[inline]

@@ -23,7 +23,7 @@ use super::free_turns::FreeTurns;
 /// Identifies a charge when it is settled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RefundToken {
-    /// Time at which the whole quota was to be back after the charge.
+    /// Time at which the whole quota was to be back after the charge; for a queue, when the turn of the charge is over.
     pub reset_at: Timestamp,
     /// Microseconds refunded on this key in total before the charge was made; 0 for algorithms that do not need it.
     ///
@@ -138,6 +138,13 @@ pub trait Counting {
         mark: RefundToken,
         units: u64,
     );
+
+    /// Takes a turn of a queue that was given up, for a charge that fits whatever the state, which stays as it is. Returns when the
+    /// turn is over. Only queues have turns.
+    fn take_turn(&self, turns: &mut FreeTurns, now: Timestamp, cost: u64) -> Option<Timestamp> {
+        let _ = (turns, now, cost);
+        None
+    }
 
     /// Returns the limit, the quota left and the reset time.
     fn usage(&self, state: &Self::State, now: Timestamp) -> Usage;

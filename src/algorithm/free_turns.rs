@@ -1,24 +1,28 @@
 //! Turns in a queue that were given up while others were behind them.
 //!
 //! A queue hands out its turns one after the other, so only the end of the queue can move back: later callers already have
-//! their turns. A turn that is given up earlier is kept here, and comes back as soon as all turns behind it are given up too.
+//! their turns. A turn that is given up earlier is kept here. The next caller takes it, or it comes back as soon as all turns behind
+//! it are given up too.
 //!
 //! ```text
 //!                     now                               TAT
 //!                      |--- A ---|--- B ---|--- C ---|
 //! A is given up        |---------|--- B ---|--- C ---|    kept: A
+//! D comes              |--- D ---|--- B ---|--- C ---|
+//! D is given up        |---------|--- B ---|--- C ---|    kept: D
 //! C is given up        |---------|--- B ---|              back: C
-//! B is given up        |                                  back: B and A
+//! B is given up        |                                  back: B and D
 //! ```
 //!
 //! At most 32 spans of adjacent turns are kept for a key. If there are more, the earliest one is lost: it comes back last,
 //! and its time passes first.
 //!
-//! # Why does a queue move back only at its end?
+//! # Why does a newcomer get a turn before those who wait?
 //!
-//! A request gets its turn when it is admitted, and waits on its own: no store can wake it earlier. So a turn that is given up in
-//! the middle stays empty, and a queue may run slower than it could, never faster. Without the spans that are kept here, such a
-//! turn was lost even when all requests behind it had left too.
+//! A request gets its turn when it is admitted, and waits on its own: no store can wake it earlier. Where several requests of one
+//! instance wait, the instance itself keeps them in order: it gives the earliest of their turns to the one that came first
+//! (`src/hold/turns.rs`). So the newcomer gets the last of them. Without the spans that are kept here, a turn that was given up
+//! stayed empty, and a queue whose callers are impatient served next to nobody.
 
 /// The turns of one queue that were given up, as spans of time before its TAT.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -82,6 +86,27 @@ impl FreeTurns {
         let lost = kept.len().saturating_sub(MAX_SPANS);
         self.spans = kept.split_off(lost);
         self.spans.shrink_to_fit();
+    }
+
+    /// Takes the first turn that is long enough, and over by `latest`. Returns when it is over. `after` returns when a turn is over
+    /// that begins at this time.
+    pub(super) fn take(
+        &mut self,
+        (now, latest): (u64, u64),
+        after: impl Fn(u64) -> u64,
+    ) -> Option<u64> {
+        let mut spans = self.spans.iter().enumerate();
+        let (index, over) = spans.find_map(|(index, (start, end))| {
+            let over = after(now.max(*start));
+            (over <= latest.min(*end)).then_some((index, over))
+        })?;
+        if over < self.spans[index].1 {
+            self.spans[index].0 = over;
+        } else {
+            self.spans.remove(index);
+            self.spans.shrink_to_fit();
+        }
+        Some(over)
     }
 
     /// Returns where the queue ends after its end has moved back to `end`: earlier if the turns before it are free.

@@ -397,7 +397,7 @@ impl Counting for TokenBucket {
         let reset_at = mark.reset_at.as_micros();
         refunded.turns.keep_under(self.quota_tag);
         if self.is_queue() {
-            // Later requests already have their turns, so only the end of the queue moves back.
+            // Later requests already have their turns, so the queue moves back only at its end.
             let turn = (reset_at.saturating_sub(back), reset_at);
             if reset_at == tat {
                 state.tat = refunded.turns.take_back(turn.0);
@@ -423,6 +423,16 @@ impl Counting for TokenBucket {
         if ends < tat {
             refunded.total = (refunded.total + back) % RefundToken::MODULUS;
         }
+    }
+
+    fn take_turn(&self, turns: &mut FreeTurns, now: Timestamp, cost: u64) -> Option<Timestamp> {
+        turns.keep_under(self.quota_tag);
+        if !self.is_queue() || cost == 0 || cost > self.capacity {
+            return None;
+        }
+        let now = now.as_micros();
+        let over = turns.take((now, now + self.span), |from| self.rate.advance(from, cost))?;
+        Some(Timestamp::from_micros(over))
     }
 
     #[inline]

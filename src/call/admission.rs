@@ -96,7 +96,8 @@ impl<R, T, E> CallAdmission<R, T, E> {
         if let Some(on_admitted) = &self.on_admitted {
             on_admitted(request, &decision);
         }
-        let delay = settlement.as_ref().and_then(|_| decision.delay());
+        let held = settlement.as_ref().map(|settlement| &settlement.held);
+        let delay = held.and_then(|held| held.delay(&decision));
         Ok(Step::after(delay, settlement))
     }
 

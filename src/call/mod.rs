@@ -17,7 +17,7 @@
 //! - A denied call never reaches the inner service, and what the service reserved for it in `poll_ready` is released.
 //! - The layer calls the service that was polled ready. After a wait in a queue, it polls the service again.
 //! - Errors of the inner service pass unchanged. The error type can be any type, `Send` or not.
-//! - A call in a queue starts at its time. If it is dropped before, its place in the queue is free again.
+//! - A call in a queue starts at its time. If it is dropped before, those behind it move up.
 //!
 //! # Examples
 //!

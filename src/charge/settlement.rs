@@ -22,10 +22,9 @@ use smallvec::SmallVec;
 #[cfg(feature = "redis")]
 use super::charge::Site;
 use super::charge::{Charge, OwnedCharge};
-#[cfg(feature = "redis")]
-use crate::clock::Timestamp;
 use crate::{
     algorithm::{Counter, RefundToken},
+    clock::Timestamp,
     decision::{CountedBy, Decision, Outcome, PolicyState},
     error::{Error, ErrorKind},
     policy::Policy,
@@ -64,12 +63,21 @@ impl Settlement {
     #[must_use]
     pub fn of(charge: &Charge<'_>, state: &PolicyState) -> Option<Self> {
         let usage = state.usage()?;
-        (state.outcome() == Outcome::Allowed && charge.units() > 0).then(|| Self {
-            charge: charge.to_owned(),
-            mark: RefundToken {
+        let is_queue = charge.policy().counter().is_queue();
+        let mark = match Timestamp::from_micros(state.refunded_before()) {
+            // It has taken a turn that was given up.
+            ends if is_queue && ends > Timestamp::default() => RefundToken {
+                reset_at: ends,
+                refunded_before: 0,
+            },
+            _ => RefundToken {
                 reset_at: usage.reset_at,
                 refunded_before: state.refunded_before(),
             },
+        };
+        (state.outcome() == Outcome::Allowed && charge.units() > 0).then(|| Self {
+            charge: charge.to_owned(),
+            mark,
             actual: charge.units(),
             is_acquire_pending: false,
             wakes: false,
@@ -113,8 +121,13 @@ impl Settlement {
         self.mark.refunded_before = total;
     }
 
+    /// Returns whether the request waits for the turn of the charge.
+    pub(crate) fn has_turn(&self) -> bool {
+        let charge = self.charge();
+        charge.policy().counter().is_queue() && !charge.is_shadow()
+    }
+
     /// Sets what identifies the charge.
-    #[cfg(feature = "redis")]
     pub(crate) fn set_mark(&mut self, reset_at: Timestamp, refunded_before: u64) {
         self.mark = RefundToken {
             reset_at,
@@ -264,6 +277,15 @@ impl Receipt {
     pub(crate) fn mark_waking(&mut self) {
         for settlement in &mut self.settlements {
             settlement.wakes = true;
+        }
+    }
+
+    /// Replaces the turn in a queue by one that is over at this time.
+    pub(crate) fn set_turn(&mut self, over: Timestamp) {
+        for settlement in &mut self.settlements {
+            if settlement.has_turn() {
+                settlement.set_mark(over, 0);
+            }
         }
     }
 

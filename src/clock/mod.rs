@@ -27,7 +27,6 @@
 //! # Ok::<(), tollgate::Error>(())
 //! ```
 
-#[cfg(feature = "client")]
 mod moment;
 mod monotonic;
 #[cfg(feature = "redis")]
@@ -36,7 +35,6 @@ mod system;
 mod timestamp;
 mod wall;
 
-#[cfg(feature = "client")]
 pub(crate) use self::moment::Moment;
 pub use self::system::Clock;
 pub(crate) use self::system::Reading;

@@ -2,9 +2,9 @@
 //!
 //! Code that waits by Tokio's timers measures by their clock, so that a test that pauses and advances it moves both together.
 
-use std::{ops::Add, time::Duration};
+use std::{ops::Add, pin::Pin, time::Duration};
 
-use tokio::time::Instant;
+use tokio::time::{Instant, Sleep};
 
 /// A point in time by Tokio's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -16,7 +16,13 @@ impl Moment {
         Self(Instant::now())
     }
 
+    /// Sets a timer to this point.
+    pub fn set(self, timer: Pin<&mut Sleep>) {
+        timer.reset(self.0);
+    }
+
     /// Returns the time from `earlier` to this point, or zero if `earlier` is later.
+    #[cfg(feature = "client")]
     pub fn since(self, earlier: Self) -> Duration {
         self.0.saturating_duration_since(earlier.0)
     }

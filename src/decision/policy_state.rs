@@ -27,8 +27,9 @@ pub struct PolicyState {
     /// Start time if admitted, retry time if denied. One field, so that a decision fits into 128 bytes and is copied
     /// inline.
     at: Timestamp,
-    /// The key's total of refunds before the charge. Denied charges have no refunds: for a banned key it is the end of the ban in
-    /// microseconds, and for another one the microseconds by which leased units prolong the wait.
+    /// The key's total of refunds before the charge; for a queue, when the turn is over if it was given up before, else 0. Denied charges
+    /// have no refunds: for a banned key it is the end of the ban in microseconds, and for another one the microseconds by which leased
+    /// units prolong the wait.
     refunded_or_denied: u64,
 }
 
@@ -115,8 +116,8 @@ impl PolicyState {
         self
     }
 
-    /// Sets the key's running total of refunds, which a later refund of this charge needs; for a denial by Redis, the
-    /// microseconds by which leased units prolong its wait.
+    /// Sets the key's running total of refunds, which a later refund of this charge needs; for a queue, when the turn of the charge is
+    /// over if it was given up before; for a denial by Redis, the microseconds by which leased units prolong its wait.
     ///
     /// Default: 0. See [`RefundToken::refunded_before`](crate::algorithm::RefundToken::refunded_before).
     #[must_use]

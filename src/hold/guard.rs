@@ -1,10 +1,14 @@
 //! The guard that holds a request's charges.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 
-use crate::{charge::Receipt, policy::Policy};
+use crate::{
+    charge::{Receipt, Settlement},
+    clock::Timestamp,
+    policy::Policy,
+};
 
-use super::registry::HoldRegistry;
+use super::{registry::HoldRegistry, turns::PlaceInQueue};
 
 /// Holds a decision's charges until the request ends. Dropping it settles them in the background at the charged cost.
 ///
@@ -43,6 +47,32 @@ impl Hold {
     #[must_use]
     pub fn receipt(&self) -> Option<&Receipt> {
         self.receipt.as_ref()
+    }
+
+    /// Returns the charge whose turn the request waits for, if it is the only one.
+    fn turn(&self) -> Option<&Settlement> {
+        let settlements = self.receipt.as_ref()?.settlements().iter();
+        let mut turns = settlements.filter(|settlement| settlement.has_turn());
+        let turn = turns.next()?;
+        turns.next().is_none().then_some(turn)
+    }
+
+    /// Returns whether others wait that came before.
+    pub(crate) fn has_others_before(&self) -> bool {
+        let has_waiting = |turn| self.registry.turns().has_waiting(turn);
+        self.turn().is_some_and(has_waiting)
+    }
+
+    /// Begins to wait for the turn of the charges, which begins after this time; `None` if they have no turn, or several.
+    pub(crate) fn wait_in_queue(&self, after: Duration) -> Option<PlaceInQueue> {
+        self.registry.turns().join(self.turn()?, after)
+    }
+
+    /// Replaces the turn of the charges by one that is over at this time in the store.
+    pub(crate) fn set_turn(&mut self, over: Timestamp) {
+        if let Some(receipt) = &mut self.receipt {
+            receipt.set_turn(over);
+        }
     }
 
     /// Ends the hold with the actual cost of the request: `actual` receives each policy and the units charged.

@@ -1,4 +1,4 @@
-//! Requests in flight: holds on their charges, renewals of slot leases, and settlements at the end.
+//! Requests in flight: holds on their charges, turns in queues, renewals of slot leases, and settlements at the end.
 //!
 //! ```text
 //! RateLimiter::hold ─▶ Hold ── drop or settle ─▶ HoldRegistry ─▶ Settler ─▶ store
@@ -33,6 +33,8 @@ mod registry;
 mod renewal;
 mod schedule;
 mod settler;
+mod turns;
 
 pub use self::guard::Hold;
 pub(crate) use self::registry::HoldRegistry;
+pub(crate) use self::turns::PlaceInQueue;

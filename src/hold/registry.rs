@@ -49,6 +49,7 @@ use super::{
     renewal::Renewals,
     schedule::HeldSlots,
     settler::{Settler, no_home},
+    turns::Turns,
 };
 
 /// All holds of a limiter. One task renews the slots of all of them.
@@ -63,6 +64,8 @@ pub(crate) struct HoldRegistry {
     task: SingleTask,
     /// Wakes the task before its time.
     woken: Arc<Notify>,
+    /// Requests that wait in queues.
+    turns: Arc<Turns>,
     /// Number of slots that the holds have.
     #[cfg(feature = "metrics")]
     held: AtomicU64,
@@ -77,6 +80,7 @@ impl HoldRegistry {
             renewals: Mutex::default(),
             task: SingleTask::default(),
             woken: Arc::default(),
+            turns: Arc::default(),
             #[cfg(feature = "metrics")]
             held: AtomicU64::new(0),
         }
@@ -85,6 +89,11 @@ impl HoldRegistry {
     /// Calls a function with the keys whose slots were released, and whether the store has woken a caller, from now on.
     pub fn on_release(&self, released: impl Fn(&[(Fingerprint, bool)]) + Send + Sync + 'static) {
         self.settler.on_release(Box::new(released));
+    }
+
+    /// Returns the queues in which requests wait.
+    pub(super) fn turns(&self) -> &Arc<Turns> {
+        &self.turns
     }
 
     /// Settles a receipt that is not held. See [`Settler::settle`].

@@ -17,8 +17,11 @@
 
 use std::mem;
 
-use crate::algorithm::FreeTurns;
-use crate::charge::Fingerprint;
+use crate::{
+    algorithm::{Counting, FreeTurns, TokenBucket},
+    charge::Fingerprint,
+    clock::Timestamp,
+};
 
 use super::{
     capacity::{Allotment, Capacity},
@@ -108,6 +111,29 @@ impl Refunds {
         }
         let refunds = RefundTotal { total, lapses };
         self.totals.insert(fingerprint, refunds, now).is_ok()
+    }
+
+    /// Takes a turn that was given up, for a charge of a queue. Returns when it is over. If it `is_dry`, the turn stays free.
+    pub fn take_turn(
+        &mut self,
+        bucket: &TokenBucket,
+        (fingerprint, cost): (Fingerprint, u64),
+        is_dry: bool,
+        now: Timestamp,
+    ) -> Option<Timestamp> {
+        if self.turns.taken() == 0 {
+            return None;
+        }
+        let turns = self.take_turns(fingerprint);
+        let mut left = turns.clone();
+        let over = bucket.take_turn(&mut left, now, cost);
+        let is_kept = is_dry && over.is_some();
+        self.keep_turns(
+            fingerprint,
+            if is_kept { turns } else { left },
+            now.as_micros(),
+        );
+        over
     }
 
     /// Removes the turns that were given up in the queue of a key, and returns them.

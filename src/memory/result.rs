@@ -6,7 +6,7 @@
 //! ```
 
 use crate::{
-    algorithm::Counting,
+    algorithm::{Counting, TokenBucket},
     charge::Charge,
     clock::Timestamp,
     decision::{PolicyName, PolicyState, Retry, Usage},
@@ -22,7 +22,8 @@ pub(super) struct ChargeResult {
     retry: Retry,
     /// When an admitted request may start.
     start: Timestamp,
-    /// Total refunds on the key before the charge, for a later refund of it. Only buckets have one.
+    /// Total refunds on the key before the charge, for a later refund of it; for a queue, when its turn is over if it was given up
+    /// before. Only buckets have one.
     pub refunded_before: u64,
 }
 
@@ -55,6 +56,13 @@ impl ChargeResult {
             start,
             refunded_before: 0,
         }
+    }
+
+    /// Returns the result of a charge of a queue that takes a turn which was given up.
+    pub fn in_turn(mut self, bucket: &TokenBucket, over: Timestamp, now: Timestamp) -> Self {
+        self.start = bucket.start_time(&bucket.state(over.as_micros()), now);
+        self.refunded_before = over.as_micros();
+        self
     }
 
     /// Adds the policy's name, and the properties of its algorithm.

@@ -237,6 +237,9 @@ impl Shard {
         key: &KeyRef,
         now: Timestamp,
     ) -> (ChargeResult, Placement) {
+        if let Some(turn) = self.take_turn(charge, key, false, now) {
+            return self.in_turn((charge, key), turn, true, now);
+        }
         with_states!(self, charge, |counter, states| {
             states.update(counter, key, now, |state| {
                 let units = charge.units();
@@ -245,6 +248,38 @@ impl Shard {
                 (result, is_changed)
             })
         })
+    }
+
+    /// Takes a turn that was given up, for a charge of a queue. If it `is_dry`, the turn stays free.
+    fn take_turn<'a>(
+        &mut self,
+        charge: &Charge<'a>,
+        key: &KeyRef,
+        is_dry: bool,
+        now: Timestamp,
+    ) -> Option<FreeTurn<'a>> {
+        let bucket = charge.policy().counter().bucket()?;
+        if !bucket.is_queue() || charge.units() == 0 {
+            return None;
+        }
+        let asked = (key.fingerprint, charge.units());
+        let over = self.refunds.take_turn(bucket, asked, is_dry, now)?;
+        Some(FreeTurn { bucket, over })
+    }
+
+    /// Returns the result of a charge that has taken a turn. The end of the queue stays where it is.
+    fn in_turn(
+        &mut self,
+        (charge, key): (&Charge<'_>, &KeyRef),
+        FreeTurn { bucket, over }: FreeTurn<'_>,
+        is_made: bool,
+        now: Timestamp,
+    ) -> (ChargeResult, Placement) {
+        let (key, units) = (key.adding(false), charge.units());
+        let (result, placement) = self.buckets.update(bucket, &key, now, |state| {
+            (ChargeResult::of(bucket, units, state, is_made, now), false)
+        });
+        (result.in_turn(bucket, over, now), placement)
     }
 
     /// Returns the total refunds before a charge after which the bucket is full again at `until`.
@@ -296,6 +331,7 @@ impl Shard {
             || self
                 .in_flight
                 .reserve(key.fingerprint, slots_before + 1, now);
+        let has_turn = self.take_turn(charge, key, true, now).is_some();
         let key = key.adding(false);
         with_states!(self, charge, |counter, states| {
             let may_overflow = states.may_overflow(&key, now);
@@ -311,7 +347,8 @@ impl Shard {
                 if cost > 0 {
                     counter.adopt(state, now);
                 }
-                (has_memory && counter.admits(state, now, cost), false)
+                let fits = has_turn || counter.admits(state, now, cost);
+                (has_memory && fits, false)
             });
             Precheck {
                 fits,
@@ -353,6 +390,9 @@ impl Shard {
         let counts = charge.policy().counts_denied() && !precheck.is_banned;
         let is_penalised = !is_made && cost > 0 && counts;
         let is_changed = is_penalised || (is_made && cost > 0);
+        if is_changed && let Some(turn) = self.take_turn(charge, key, false, now) {
+            return self.in_turn((charge, key), turn, is_made, now);
+        }
         let key = key.adding(is_changed);
         let (mut result, placement) = with_states!(self, charge, |counter, states| {
             states.update(counter, &key, now, |state| {
@@ -367,6 +407,9 @@ impl Shard {
                 (result, is_changed)
             })
         });
+        if charge.policy().counter().is_queue() {
+            return (result, placement);
+        }
         let reset_at = result.usage.reset_at.as_micros();
         result.refunded_before = self.refunded_before(key.fingerprint, || reset_at);
         if precheck.has_memory {
@@ -426,6 +469,12 @@ impl Shard {
         self.bans.reset(fingerprint);
         drop(self.refunds.take_turns(fingerprint));
     }
+}
+
+/// A turn of a queue that was given up, and that a charge has taken.
+struct FreeTurn<'a> {
+    bucket: &'a TokenBucket,
+    over: Timestamp,
 }
 
 /// Number of decisions in a row after which a key is hot.

@@ -1,4 +1,4 @@
-//! Verdicts on charges of buckets, of which decisions are made when somebody reads them.
+//! Verdicts on charges of buckets without a queue, of which decisions are made when somebody reads them.
 //!
 //! Most requests need the answer only. What is left, and when a denied request may come again, is computed from the state of the
 //! key, so a verdict keeps that.
@@ -35,7 +35,7 @@ impl<'a> BucketCharge<'a> {
     pub(super) fn new(policy: &'a Policy, fingerprint: Fingerprint, units: u64) -> Option<Self> {
         Some(Self {
             policy,
-            bucket: policy.counter().bucket()?,
+            bucket: bucket_of(policy)?,
             fingerprint,
             units,
         })
@@ -45,7 +45,7 @@ impl<'a> BucketCharge<'a> {
     #[inline(always)]
     pub(super) fn of(charge: &Charge<'a>) -> Option<Self> {
         let policy = charge.policy();
-        let bucket = policy.counter().bucket()?;
+        let bucket = bucket_of(policy)?;
         Some(Self {
             policy,
             bucket,
@@ -58,10 +58,10 @@ impl<'a> BucketCharge<'a> {
     /// plain.
     #[inline(always)]
     pub fn of_text(policy: &'a Policy, key: &KeyText<'_>) -> Option<Self> {
-        let bucket = policy.counter().bucket()?;
+        let bucket = bucket_of(policy)?;
         // A peek, which costs nothing, is not counted among the decisions.
         let is_peek = policy.default_cost() == 0;
-        if is_peek || policy.notes_denied() || bucket.is_queue() || !policy.is_countable() {
+        if is_peek || policy.notes_denied() || !policy.is_countable() {
             return None;
         }
         let fingerprint = match key.as_key() {
@@ -94,6 +94,13 @@ impl<'a> BucketCharge<'a> {
     pub(super) fn key(&self) -> KeyRef {
         KeyRef::new(self.fingerprint, self.policy, self.units)
     }
+}
+
+/// Returns the bucket of a policy. A verdict on a queue would need its turns, too.
+#[inline(always)]
+fn bucket_of(policy: &Policy) -> Option<&TokenBucket> {
+    let bucket = policy.counter().bucket()?;
+    (!bucket.is_queue()).then_some(bucket)
 }
 
 /// The store's answer to a charge of a bucket: two words, which stay in registers.

@@ -178,7 +178,8 @@ impl Admission {
         kept: &KeptCharges,
         extensions: &mut Extensions,
     ) -> Step<Pending, Admitted> {
-        let delay = settlement.is_some().then(|| decision.delay()).flatten();
+        let held = settlement.as_ref().map(|settlement| &settlement.held);
+        let delay = held.and_then(|held| held.delay(&decision));
         if kept.has_peeks {
             decision.set_has_peeks();
         }

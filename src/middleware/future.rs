@@ -113,8 +113,7 @@ impl<P, A> Step<P, A> {
 ///
 /// - during lookups, the charges of the policies that need no lookup are kept, and nothing else was charged;
 /// - while the store decides, the charge may have been made or not;
-/// - in a queue, or before the inner service is ready after it, the charges are refunded. The place in the queue is
-///   free again if no later request has one.
+/// - in a queue, or before the inner service is ready after it, the charges are refunded. Requests behind it move up.
 ///
 /// In each case the inner service was not called, and what it had reserved is released.
 ///
@@ -237,7 +236,10 @@ where
                 }
                 // ## Queued => Starting
                 StateProjection::Queued { sleep, queued } => {
-                    ready!(sleep.as_mut().poll(context));
+                    let admitted = &mut queued.as_mut().expect(POLLED_ONCE).admitted;
+                    if let Some(held) = A::held(admitted) {
+                        ready!(held.poll_turn(sleep.as_mut(), context));
+                    }
                     State::Starting(queued.take())
                 }
                 // ## Starting => (Running | end)
@@ -293,7 +295,10 @@ where
                 request,
                 pending: Mutex::new(pending),
             }))),
-            Ok(Step::Queued(admitted, delay)) => {
+            Ok(Step::Queued(mut admitted, delay)) => {
+                if let Some(held) = A::held(&mut admitted) {
+                    held.wait_in_queue(delay);
+                }
                 // The clone is not ready: the original releases what it reserved.
                 let queued = Queued {
                     service: service.clone(),

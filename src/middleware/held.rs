@@ -1,18 +1,22 @@
 //! Charges of an admitted request or call, until it has ended.
 
 use std::{
+    future::Future,
     mem,
     panic::{self, AssertUnwindSafe},
+    pin::Pin,
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
 use smallvec::SmallVec;
+use tokio::time::Sleep;
 
 use crate::{
     charge::{Charges, OwnedCharge, Receipt},
     clock::{Clock, Timestamp},
     decision::Decision,
-    hold::Hold,
+    hold::{Hold, PlaceInQueue},
     limiter::RateLimiter,
     policy::Policy,
 };
@@ -31,6 +35,8 @@ pub struct HeldCharges {
     started: Option<Timestamp>,
     /// Whether the service or its response's body runs. Still set if that panicked.
     is_running: bool,
+    /// The place of a request that waits for its turn, if it can exchange that with others.
+    place: Option<Box<PlaceInQueue>>,
 }
 
 impl HeldCharges {
@@ -46,6 +52,48 @@ impl HeldCharges {
             holds: SmallVec::from_buf([limiter.hold(receipt)]),
             ..Self::default()
         })
+    }
+
+    /// Returns how long the request must wait for its turn, after the decision that made the charges; `None` if it may start at once.
+    pub(crate) fn delay(&self, decision: &Decision) -> Option<Duration> {
+        let has_others_before = || self.only_hold().is_some_and(Hold::has_others_before);
+        let delay = decision.delay();
+        delay.or_else(|| has_others_before().then_some(Duration::ZERO))
+    }
+
+    /// Begins to wait for the turn, which begins after this time.
+    pub(super) fn wait_in_queue(&mut self, delay: Duration) {
+        let hold = self.only_hold();
+        self.place = hold
+            .and_then(|hold| hold.wait_in_queue(delay))
+            .map(Box::new);
+    }
+
+    /// Waits for the turn. `sleep` is the timer, which ends at the turn that the request was given.
+    pub(super) fn poll_turn(
+        &mut self,
+        sleep: Pin<&mut Sleep>,
+        context: &mut Context<'_>,
+    ) -> Poll<()> {
+        let Some(place) = &mut self.place else {
+            return sleep.poll(context);
+        };
+        let over = ready!(place.poll(sleep, context));
+        self.place = None;
+        self.set_turn(over);
+        Poll::Ready(())
+    }
+
+    /// Returns the hold of the charges, unless several decisions made them.
+    fn only_hold(&self) -> Option<&Hold> {
+        match self.holds.as_slice() {
+            [hold] => Some(hold),
+            _ => None,
+        }
+    }
+
+    fn set_turn(&mut self, over: Timestamp) {
+        self.holds.iter_mut().for_each(|hold| hold.set_turn(over));
     }
 
     /// Notes that the service is about to be called, or that the charges count although it is not.
@@ -88,6 +136,9 @@ impl HeldCharges {
     /// Settles the charges at the cost that `price` returns for each policy and the units charged. The charge is kept if
     /// `price` panics, and refunded if the request was not started.
     pub(crate) fn settle(mut self, price: impl Fn(&Self, &Policy, u64) -> u64) {
+        if let Some(over) = self.place.take().and_then(|place| place.leave()) {
+            self.set_turn(over);
+        }
         for hold in mem::take(&mut self.holds) {
             hold.settle(|policy, charged| match self.started {
                 None => 0,

@@ -362,11 +362,7 @@ impl Policy {
 
     /// Returns whether charges must be settled: they are in flight, or wait in a queue.
     pub(crate) fn must_be_settled(&self) -> bool {
-        match self.counter() {
-            Counter::Bucket(bucket) => bucket.is_queue(),
-            Counter::Concurrency(_) => true,
-            Counter::FixedWindow(_) | Counter::SlidingLog(_) | Counter::SlidingWindow(_) => false,
-        }
+        self.is_concurrency() || self.counter().is_queue()
     }
 
     /// Returns the policy with the quota of a tier, and another algorithm if one is given.

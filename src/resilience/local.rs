@@ -133,9 +133,7 @@ impl LocalCounts {
                 (_, Correction::Keep | Correction::Release) => return None,
                 (_, Correction::Refund(_)) if left == 0 => return None,
                 // Only the last request in a queue can be refunded.
-                (Counter::Bucket(bucket), Correction::Refund(_)) if bucket.is_queue() => {
-                    return None;
-                }
+                (_, Correction::Refund(_)) if counter.is_queue() => return None,
                 (Counter::Bucket(bucket), Correction::Refund(units)) => {
                     bucket.micros_up(units).min(left)
                 }
@@ -304,8 +302,7 @@ impl LocalCounts {
     /// denies would take from the shares of the others.
     pub fn has_share(&self, charge: &Charge<'_>) -> bool {
         let counter = charge.policy().counter();
-        let can_wait = matches!(counter, Counter::Bucket(bucket) if bucket.is_queue());
-        if can_wait || charge.policy().is_concurrency() {
+        if counter.is_queue() || charge.policy().is_concurrency() {
             return true;
         }
         let fingerprint = KeyHash::of(charge.policy(), charge.key());

@@ -625,10 +625,12 @@ impl Twin {
         let mut rooms = Vec::new();
         for charge in charges {
             let (counter, cost) = (&plans[charge.policy].0, charge.cost);
+            let place = (charge.policy, charge.key);
             let state = self
                 .states
-                .entry((charge.policy, charge.key))
+                .entry(place)
                 .or_insert_with(|| State::fresh(counter));
+            let turns = &mut self.refunded.entry(place).or_default().turns;
             if let (Counter::Concurrency(slots), State::Concurrency(held)) = (counter, &state) {
                 rooms.push(held.has_room(slots, now, cost));
                 continue;
@@ -636,8 +638,10 @@ impl Twin {
             rooms.push(counted!(counter, state, (counter, state) => {
                 if cost > 0 {
                     counter.adopt(state, at);
+                    let _ = counter.take_turn(turns, at, 0);
                 }
-                counter.admits(state, at, cost)
+                counter.take_turn(&mut turns.clone(), at, cost).is_some()
+                    || counter.admits(state, at, cost)
             }));
         }
         let bans: Vec<u64> = charges
@@ -654,9 +658,10 @@ impl Twin {
                 let ((counter, counts_denied, penalty), cost) =
                     (&plans[charge.policy], charge.cost);
                 let place = (charge.policy, charge.key);
+                let is_queue = is_queue(counter);
                 // A denied charge is not refunded, so its reply has no total.
-                let refunded = self.refunded.get(&place).filter(|_| fits);
-                let refunded = refunded.map_or(0, |refunded| refunded.total);
+                let kept = self.refunded.get_mut(&place).expect("made above");
+                let refunded = if fits { kept.total } else { 0 };
                 let has_room = fits && banned_until == 0;
                 let state = self.states.get_mut(&place).expect("made above");
                 let mut result = if let (Counter::Concurrency(slots), State::Concurrency(held)) =
@@ -673,11 +678,21 @@ impl Twin {
                     slots_result(slots, used, has_room, cost, now)
                 } else {
                     counted!(counter, state, (counter, state) => {
-                        if all && cost > 0 {
+                        let is_counted = all || *counts_denied && banned_until == 0;
+                        let mut free = kept.turns.clone();
+                        let turn = counter.take_turn(&mut free, at, cost);
+                        if turn.is_some() && is_counted {
+                            kept.turns = free;
+                        } else if all && cost > 0 {
                             counter.charge(state, at, cost);
-                        } else if !all && *counts_denied && cost > 0 && banned_until == 0 {
+                        } else if is_counted && cost > 0 {
                             counter.charge_denied(state, at, cost);
                         }
+                        let refunded = match turn {
+                            Some(over) => over.as_micros(),
+                            None if is_queue => 0,
+                            None => refunded,
+                        };
                         let usage = counter.usage(state, at);
                         let retry = match has_room {
                             true => Retry::Now,
@@ -727,6 +742,9 @@ impl Twin {
         let state = state.or_insert_with(|| State::fresh(counter));
         counted!(counter, state, (counter, state) => {
             counter.adopt(state, at);
+            if let Some(refunded) = self.refunded.get_mut(&place) {
+                let _ = counter.take_turn(&mut refunded.turns, at, 0);
+            }
             counter.merge(state, at, admitted);
             charge_result(true, counter.usage(state, at), Retry::Now, refunded)
         })
@@ -752,6 +770,7 @@ impl Twin {
     ) -> ChargeResult {
         let (charge, at) = (made.charge, Timestamp::from_micros(now));
         let place = (charge.policy, charge.key);
+        let is_queue = is_queue(counter);
         let refunded = self.refunded.entry(place).or_default();
         let state = self.states.get_mut(&place).expect("it was charged");
         if let (Counter::Concurrency(slots), State::Concurrency(held)) = (counter, &mut *state) {
@@ -764,14 +783,20 @@ impl Twin {
         counted!(counter, state, (counter, state) => {
             if more {
                 counter.adopt(state, at);
+                let _ = counter.take_turn(&mut refunded.turns, at, 0);
                 counter.force_charge(state, at, charge.cost);
             } else {
                 counter.refund(state, refunded, at, made.mark, charge.cost);
             }
             let usage = counter.usage(state, at);
-            charge_result(true, usage, Retry::Now, refunded.total)
+            let total = if is_queue && !more { 0 } else { refunded.total };
+            charge_result(true, usage, Retry::Now, total)
         })
     }
+}
+
+fn is_queue(counter: &Counter) -> bool {
+    matches!(counter, Counter::Bucket(bucket) if bucket.is_queue())
 }
 
 /// Returns the penalty that the script applies to a charge. A peek has none.
@@ -815,14 +840,15 @@ fn charge(
             let shape = bucket.quota_tag().to_be_bytes();
             let (units, micros) = bucket.refill();
             let fits = cost <= bucket.capacity();
-            if units == 1 {
+            if units == 1 && !bucket.is_queue() {
                 command
                     .arg(tag(b'w', &shape))
                     .arg(limit(fits.then(|| cost * micros)))
                     .arg(bucket.span())
             } else {
+                let letter = if bucket.is_queue() { b'q' } else { b'l' };
                 command
-                    .arg(tag(b'l', &shape))
+                    .arg(tag(letter, &shape))
                     .arg(limit(fits.then_some(cost)))
                     .arg(bucket.span())
                     .arg(units)
@@ -909,10 +935,6 @@ fn settling(run: usize, counter: &Counter, now: u64, made: MadeCharge, more: boo
     }
     match more {
         true => command.arg("+"),
-        false if matches!(counter, Counter::Bucket(bucket) if bucket.is_queue()) => command
-            .arg(",")
-            .arg(mark.reset_at.as_micros())
-            .arg(mark.refunded_before),
         false => command
             .arg("-")
             .arg(mark.reset_at.as_micros())
@@ -924,10 +946,16 @@ fn settling(run: usize, counter: &Counter, now: u64, made: MadeCharge, more: boo
                 true => bucket.micros_up(planned.cost),
                 false => bucket.micros_back(mark.reset_at, planned.cost),
             };
+            let is_turn = bucket.is_queue() && !more;
+            let tag = if is_turn { b"q" } else { b"w" };
             command
-                .arg([b"w".as_slice(), &bucket.quota_tag().to_be_bytes()].concat())
+                .arg([tag.as_slice(), &bucket.quota_tag().to_be_bytes()].concat())
                 .arg(micros)
                 .arg(bucket.span());
+            if is_turn {
+                let (units, micros) = bucket.refill();
+                command.arg(units).arg(micros);
+            }
         }
         counter => charge(&mut command, counter, planned),
     }
@@ -1202,13 +1230,19 @@ fn compare_run(
                 if results.iter().all(|result| result.has_room) {
                     let made = charges.iter().zip(&results);
                     let made = made.filter(|(charge, _)| charge.cost > 0);
-                    charged.extend(made.map(|(charge, result)| MadeCharge {
-                        charge: *charge,
-                        mark: RefundToken {
-                            reset_at: Timestamp::from_micros(result.reset_at),
-                            refunded_before: result.refunded,
-                        },
-                        flag: false,
+                    charged.extend(made.map(|(charge, result)| {
+                        let (reset_at, refunded_before) = match result.refunded {
+                            over if over > 0 && is_queue(&plans[charge.policy].0) => (over, 0),
+                            total => (result.reset_at, total),
+                        };
+                        MadeCharge {
+                            charge: *charge,
+                            mark: RefundToken {
+                                reset_at: Timestamp::from_micros(reset_at),
+                                refunded_before,
+                            },
+                            flag: false,
+                        }
                     }));
                 }
                 expected.push((plans.clone(), now, charges, results));

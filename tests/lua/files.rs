@@ -330,7 +330,7 @@ fn begins_with_bytes(code: &str) -> bool {
 }
 
 /// Names of byte strings in the script, and functions that return them.
-const BYTES: [&str; 17] = [
+const BYTES: [&str; 18] = [
     "NO_SLOTS",
     "appended",
     "earlier",
@@ -341,6 +341,7 @@ const BYTES: [&str; 17] = [
     "line_entry",
     "packed",
     "rescaled",
+    "rest",
     "rows",
     "state",
     "ticket",

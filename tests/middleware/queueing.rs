@@ -20,7 +20,6 @@ use tollgate::{
     Decision, ErrorKind, Key, Policy, Quota, RateLimitLayer, RequestHead,
     algorithm::{Algorithm, QueueLimits},
     charge::{Correction, Receipt},
-    clock::Timestamp,
     extract::Global,
     middleware::{RateLimit, ResponseFuture},
     remote::RedisStore,
@@ -40,9 +39,9 @@ everywhere! {
     cost_that_would_always_wait_too_long_is_denied_for_good
     last_waiter_who_leaves_gives_the_slot_back
     waiters_who_leave_from_the_end_leave_nothing_behind
-    waiter_that_leaves_the_middle_moves_no_other
-    turns_come_back_once_all_behind_them_are_given_up
-    turns_come_back_in_any_order_of_their_release
+    waiter_that_leaves_the_middle_frees_the_last_turn
+    turn_that_is_given_up_goes_to_the_next_caller
+    turns_are_given_up_and_taken_in_any_order
     wait_below_the_patience_of_clients_serves_all_who_are_admitted
     waiter_who_leaves_gives_back_what_other_policies_charged
     delayed_response_has_the_limits_of_its_decision
@@ -108,7 +107,7 @@ async fn callers_who_come_over_time_keep_their_distance() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_request_moves_when_a_waiter_leaves() {
+async fn requests_behind_a_waiter_that_leaves_move_up() {
     let world = World::in_process();
     let (starts, app) = noted(&world.layer([ten_a_second(10).key(Global)]));
     let began = Instant::now();
@@ -121,14 +120,120 @@ async fn no_request_moves_when_a_waiter_leaves() {
         caller.abort();
         assert!(caller.await.is_err());
     }
-    // the last slot is free again, the one in the middle is not
+    // those behind the one in the middle move up, and the last two slots are free again
     callers.push(tokio::spawn(app.clone().oneshot(numbered(6))));
     for caller in callers {
         assert!(status(caller.await.expect("it is not dropped")).is_success());
     }
-    let slots = [(0, 0), (1, 1), (3, 3), (4, 4), (6, 5)];
+    let slots = [(0, 0), (1, 1), (3, 2), (4, 3), (6, 4)];
     let slots: Vec<_> = slots.map(|(caller, slot)| (caller, TURN * slot)).into();
     assert_eq!(since(&starts, began), slots);
+}
+
+// Reproducer: 8 of 81 were served, since nobody used the turns of those who had left.
+#[tokio::test(start_paused = true)]
+async fn turns_of_impatient_clients_are_used_by_those_behind_them() {
+    let queue = QueueLimits::new(20, Duration::MAX);
+    let policy = Policy::new("queue", Quota::per_second(5)).algorithm(Algorithm::LeakyQueue(queue));
+    for instances in [1, 3] {
+        let world = World::in_process();
+        let layers: Vec<_> = (0..instances)
+            .map(|_| world.layer([policy.clone().key(Global)]))
+            .collect();
+        let apps: Vec<_> = layers.iter().map(noted).collect();
+        let began = Instant::now();
+        let mut callers = JoinSet::new();
+        let mut random = Random(7);
+        for caller in 0..168_u32 {
+            let (_, app) = &apps[random.below(instances) as usize];
+            let answer = app.clone().oneshot(numbered(caller));
+            callers.spawn(time::timeout(Duration::from_millis(700), answer));
+            time::sleep(TURN).await;
+            world.clock.advance(TURN);
+        }
+        callers.join_all().await;
+        let mut starts: Vec<_> = apps
+            .iter()
+            .flat_map(|(starts, _)| since(starts, began))
+            .map(|(_, at)| at)
+            .collect();
+        starts.sort_unstable();
+        println!("{instances} instances: {} served", starts.len());
+        let is_even = starts.windows(2).all(|pair| pair[1] - pair[0] >= TURN * 2);
+        assert!(is_even, "one turn in 200 ms: {starts:?}");
+        assert!(starts.len() >= 84, "{} served", starts.len());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn turn_that_a_request_of_another_instance_gives_back_moves_all_up() {
+    let world = World::in_process();
+    let layers = [(); 2].map(|()| world.layer([ten_a_second(10).key(Global)]));
+    let [(starts, app), (others, other)] = layers.each_ref().map(noted);
+    let began = Instant::now();
+    let mut callers = JoinSet::new();
+    let mut leaving = Vec::new();
+    for caller in 0..6 {
+        if caller % 2 == 0 {
+            callers.spawn(app.clone().oneshot(numbered(caller)));
+        } else {
+            leaving.push(tokio::spawn(other.clone().oneshot(numbered(caller))));
+        }
+        yield_now().await;
+    }
+    // Of turns 0 to 5, the other instance has 1, 3 and 5, and gives 5 and 3 back.
+    for caller in leaving.drain(..2) {
+        caller.abort();
+        assert!(caller.await.is_err());
+    }
+    callers.spawn(app.clone().oneshot(numbered(6)));
+    yield_now().await;
+    callers.join_all().await;
+    let last = leaving.pop().expect("the third");
+    assert!(status(last.await.expect("it is not dropped")).is_success());
+    let slots = |slots: &[(u32, u32)]| -> Vec<_> {
+        let slots = slots.iter();
+        slots
+            .map(|(caller, slot)| (*caller, TURN * *slot))
+            .collect()
+    };
+    assert_eq!(
+        since(&starts, began),
+        slots(&[(0, 0), (2, 2), (4, 3), (6, 4)])
+    );
+    assert_eq!(since(&others, began), slots(&[(5, 1)]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn request_that_nobody_polls_makes_no_other_later() {
+    let world = World::in_process();
+    let layer = world.layer([ten_a_second(10).key(Global)]);
+    let (starts, app) = noted(&layer);
+    let began = Instant::now();
+    assert!(status(app.clone().oneshot(numbered(0)).await).is_success());
+    let unpolled = waiting(&layer).await;
+    let callers: Vec<_> = (2..6)
+        .map(|caller| tokio::spawn(app.clone().oneshot(numbered(caller))))
+        .collect();
+    yield_now().await;
+    for (number, caller) in callers.into_iter().enumerate() {
+        if number == 1 {
+            caller.abort();
+            assert!(caller.await.is_err());
+        } else {
+            assert!(status(caller.await.expect("it is not dropped")).is_success());
+        }
+    }
+    let slots: Vec<_> = since(&starts, began);
+    assert!(
+        slots.iter().all(|(caller, at)| *at <= TURN * *caller),
+        "{slots:?}"
+    );
+    assert_eq!(slots.len(), 4);
+    // It has had its turn meanwhile.
+    let late = Instant::now();
+    assert!(status(unpolled.await).is_success());
+    assert_eq!(late.elapsed(), Duration::ZERO);
 }
 
 #[tokio::test]
@@ -277,96 +382,134 @@ async fn waiters_who_leave_from_the_end_leave_nothing_behind(mut world: World) {
     }
 }
 
-async fn waiter_that_leaves_the_middle_moves_no_other(mut world: World) {
+async fn waiter_that_leaves_the_middle_frees_the_last_turn(mut world: World) {
     let policy = ten_a_second(5);
     let layer = world.layer([policy.clone().key(Global)]);
     delays(&layer, &policy, 1).await;
     let mut waiters = Vec::new();
+    let mut ends = Vec::new();
     for _ in 0..3 {
         waiters.push(waiting(&layer).await);
+        ends.push(world.usage(&policy, Key::GLOBAL).await);
     }
-    let before = world.usage(&policy, Key::GLOBAL).await;
     drop(waiters.remove(1));
     world.settled().await;
-    assert_eq!(world.usage(&policy, Key::GLOBAL).await, before);
-    assert_eq!(delays(&layer, &policy, 1).await, [Some(400)]);
+    assert_eq!(world.usage(&policy, Key::GLOBAL).await, ends[1]);
+    assert_eq!(delays(&layer, &policy, 1).await, [Some(300)]);
 }
 
-// Reproducer: a turn that was given up before those behind it was lost for good.
-async fn turns_come_back_once_all_behind_them_are_given_up(mut world: World) {
+// Reproducer: a turn that was given up before those behind it stayed empty, and if these were not given up, was lost for good.
+async fn turn_that_is_given_up_goes_to_the_next_caller(world: World) {
     let policy = ten_a_second(5);
     let layer = world.layer([policy.clone().key(Global)]);
-    delays(&layer, &policy, 1).await;
     let before = world.usage(&policy, Key::GLOBAL).await;
-    let mut waiters = Vec::new();
-    for _ in 0..4 {
-        waiters.push(waiting(&layer).await);
+    // As those of other instances, which do not move up.
+    let mut taken = Vec::new();
+    for _ in 0..5 {
+        taken.push(turn_of(&layer, &policy, 1).await.expect("a turn"));
     }
-    // The second, while the others stay, then the last, then the third: the first still waits.
-    for (leaving, next) in [(1, 500), (2, 400), (1, 200)] {
-        drop(waiters.remove(leaving));
-        world.settled().await;
-        let charges = [policy.charge(Key::GLOBAL)];
-        let decision = layer.limiter().check(&charges).await.expect("it answers");
-        let delay = decision.delay().map(|delay| delay.as_millis());
-        assert_eq!(delay, Some(next), "{leaving} left");
-        let receipt = Receipt::of(&charges, &decision).expect("it was charged");
-        let given_up = receipt.actual_cost(|_, _| 0);
-        let settled = layer.limiter().settle(given_up).await;
-        settled.expect("it is settled");
-        world.settled().await;
+    for (leaving, units, next) in [
+        // The first of two that leave, and then the second.
+        (vec![1, 2], 1, Some(100)),
+        (vec![], 1, Some(300)),
+        (vec![], 1, Some(500)),
+        (vec![], 1, None),
+        // Two beside each other are long enough for two units, and others are not.
+        (vec![0, 2], 2, None),
+        (vec![1], 2, Some(300)),
+    ] {
+        for place in leaving {
+            give_up(&layer, taken.remove(place).1).await;
+        }
+        let turn = turn_of(&layer, &policy, units).await;
+        let delay = turn.as_ref().map(|(delay, _)| *delay);
+        assert_eq!(delay, next);
+        taken.extend(turn);
+        taken.sort_by_key(|(delay, _)| *delay);
     }
-    drop(waiters);
-    world.settled().await;
-    assert_eq!(world.usage(&policy, Key::GLOBAL).await, before);
+    for (_, receipt) in taken {
+        give_up(&layer, receipt).await;
+    }
+    let now = world.clock.now();
+    assert_eq!(
+        world.usage(&policy, Key::GLOBAL).await.reset_at,
+        now.max(before.reset_at)
+    );
 }
 
-async fn turns_come_back_in_any_order_of_their_release(world: World) {
+async fn turns_are_given_up_and_taken_in_any_order(world: World) {
     let mut random = Random(0x9E37);
     println!("seed 0x9E37");
+    let mut reused = 0;
     for quota in [
         Quota::per_second(10),
         Quota::per_second(3),
         Quota::per_day(999_983),
     ] {
+        let interval = quota.period().as_micros() as u64 / quota.count();
         let queue = QueueLimits::new(12, Duration::MAX);
-        let policy = Policy::new("queue", quota.burst(3)).algorithm(Algorithm::LeakyQueue(queue));
+        let policy = Policy::new("queue", quota).algorithm(Algorithm::LeakyQueue(queue));
         let layer = world.layer([policy.clone().key(Global)]);
-        let limiter = layer.limiter();
-        let reset = limiter.reset(&policy, &Key::GLOBAL).await;
+        let reset = layer.limiter().reset(&policy, &Key::GLOBAL).await;
         reset.expect("it is reset");
-        // The turns from the first to the last, with when they are over; those that are given up have no receipt.
-        let mut turns: Vec<(Timestamp, Option<Receipt>)> = Vec::new();
-        let mut end = None;
+        // Each turn from the start of its first unit to the end of its last one, by the start of the last one.
+        let mut turns: Vec<(u64, u64, Receipt)> = Vec::new();
         for _ in 0..400 {
-            let taken = turns
-                .iter()
-                .filter(|(_, receipt)| receipt.is_some())
-                .count();
-            if taken > 0 && random.below(2) == 0 {
-                let nth = random.below(taken as u64) as usize;
-                let mut taken = turns.iter_mut().filter(|(_, receipt)| receipt.is_some());
-                let receipt = taken.nth(nth).and_then(|(_, receipt)| receipt.take());
-                let given_up = receipt.expect("it is taken").actual_cost(|_, _| 0);
-                limiter.settle(given_up).await.expect("it is settled");
-                while turns.last().is_some_and(|(_, receipt)| receipt.is_none()) {
-                    turns.pop();
-                }
-            } else {
-                let charges = [policy.charge(Key::GLOBAL).cost(1 + random.below(2))];
-                let decision = limiter.check(&charges).await.expect("it answers");
-                if let Some(receipt) = Receipt::of(&charges, &decision) {
-                    let usage = decision.states()[0].usage().expect("counted");
-                    end.get_or_insert(world.clock.now());
-                    turns.push((usage.reset_at, Some(receipt)));
-                }
+            if !turns.is_empty() && random.below(2) == 0 {
+                let nth = random.below(turns.len() as u64) as usize;
+                give_up(&layer, turns.remove(nth).2).await;
+                continue;
             }
-            let usage = world.usage(&policy, Key::GLOBAL).await;
-            let expected = turns.last().map(|(end, _)| *end);
-            let expected = expected.or(end).expect("there was a turn");
-            assert_eq!(usage.reset_at, expected, "{quota:?}, {turns:?}");
+            let units = 1 + random.below(2);
+            let tail = world.usage(&policy, Key::GLOBAL).await.reset_at;
+            let charges = [policy.charge(Key::GLOBAL).cost(units)];
+            let decision = layer.limiter().check(&charges).await.expect("it answers");
+            let Some(receipt) = Receipt::of(&charges, &decision) else {
+                continue;
+            };
+            let end = decision.states()[0].starts_at().as_micros() + interval;
+            let start = end - units * interval;
+            let is_reused = world.usage(&policy, Key::GLOBAL).await.reset_at == tail;
+            reused += u32::from(is_reused);
+            turns.push((start, end, receipt));
+            turns.sort_by_key(|(start, ..)| *start);
+            let place = turns.iter().position(|(other, ..)| *other == start);
+            let place = place.expect("it is there");
+            // Rounding to whole microseconds.
+            const SLACK: u64 = 3;
+            let mut before = world.clock.now().as_micros();
+            for (nth, (start, end, _)) in turns.iter().enumerate() {
+                assert!(start + SLACK >= before, "{quota:?}: two at the same time");
+                let gap = start.saturating_sub(before);
+                assert!(
+                    nth > place || gap <= units * interval + SLACK,
+                    "{quota:?}: an earlier turn was free"
+                );
+                before = *end;
+            }
         }
+        for (_, _, receipt) in turns {
+            give_up(&layer, receipt).await;
+        }
+        let end = world.usage(&policy, Key::GLOBAL).await.reset_at;
+        let left = end.since(world.clock.now()).as_micros();
+        assert!(left <= 3, "{quota:?}: {left} us are lost");
     }
+    println!("{reused} turns were taken a second time");
+    assert!(reused > 100);
+}
+
+/// The delay in milliseconds and the receipt of a charge; `None` when it is denied.
+async fn turn_of(layer: &RateLimitLayer, policy: &Policy, units: u64) -> Option<(u64, Receipt)> {
+    let charges = [policy.charge(Key::GLOBAL).cost(units)];
+    let decision = layer.limiter().check(&charges).await.expect("it answers");
+    let delay = decision.delay().unwrap_or_default().as_millis() as u64;
+    Some((delay, Receipt::of(&charges, &decision)?))
+}
+
+async fn give_up(layer: &RateLimitLayer, receipt: Receipt) {
+    let settled = layer.limiter().settle(receipt.actual_cost(|_, _| 0)).await;
+    settled.expect("it is settled");
 }
 
 // Reproducer: with the time in which the queue drains as the longest wait, which was the default, the queue serves nobody

@@ -58,10 +58,10 @@ pub(super) enum Tag {
     Penalty = b'^',
     /// `Force` for a sliding log, which also tries the commands that only long logs need.
     Probe = b'#',
+    /// A charge of a queue, as of an `UnevenBucket`.
+    Queue = b'q',
     /// Before a charge: its units are refunded, as far as they are still outstanding.
     Refund = b'-',
-    /// `Refund` for a queue, which refunds only the last charge in it.
-    RefundQueue = b',',
     /// Releases slots of tickets.
     ReleaseSlots = b'e',
     /// Renews the leases of tickets.

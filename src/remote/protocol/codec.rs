@@ -8,6 +8,7 @@
 //! counter         tag and its arguments                          integers in the reply
 //! bucket          w  increment, span                             TAT
 //! uneven bucket   l  cost, span, units, micros                   TAT
+//! queue           q  cost, span, units, micros                   TAT, and when a turn that was given up is over
 //! fixed window    f  cost, limit, length                         end, used          (o: first hit, m: month)
 //! sliding log     g  cost, limit, length                         used, retry at, all back at
 //! sliding window  s  cost, limit, length, tick                   end, used before, used within
@@ -157,15 +158,20 @@ fn write_bucket_charge(arguments: &mut Arguments, bucket: &TokenBucket, cost: u6
     let quota_tag = bucket.quota_tag().to_be_bytes();
     let (units, micros) = bucket.refill();
     let fits = cost <= bucket.capacity();
-    if units == 1 && is_whole {
+    if units == 1 && is_whole && !bucket.is_queue() {
         arguments.extend([
             Argument::tag(Tag::Bucket, quota_tag),
             if fits { Number(cost * micros) } else { Never },
             Number(bucket.span()),
         ]);
     } else {
+        let tag = if bucket.is_queue() {
+            Tag::Queue
+        } else {
+            Tag::UnevenBucket
+        };
         arguments.extend([
-            Argument::tag(Tag::UnevenBucket, quota_tag),
+            Argument::tag(tag, quota_tag),
             if fits { Number(cost) } else { Never },
             Number(bucket.span()),
             Number(units),
@@ -217,7 +223,6 @@ pub(super) fn lease(charge: &Charge<'_>, report: LeaseReport) -> Arguments {
 /// ```text
 /// it cost more    +                                   then a charge of the rest, made whether it fits or not
 /// it cost less    -  all back at, refunded before     then a refund of the rest
-///                 ,  the same for a queue             nothing is refunded if others wait behind it
 /// slots           e                                   see `release`
 /// ```
 pub(super) fn correct(settlement: &Settlement) -> Option<Arguments> {
@@ -231,15 +236,9 @@ pub(super) fn correct(settlement: &Settlement) -> Option<Arguments> {
     let counter = charge.policy().counter();
     let mut arguments = Arguments::new();
     if is_refund {
-        let is_queue = matches!(counter, Counter::Bucket(bucket) if bucket.is_queue());
-        let tag = if is_queue {
-            Tag::RefundQueue
-        } else {
-            Tag::Refund
-        };
         let mark = settlement.mark();
         arguments.extend([
-            Argument::mark(tag),
+            Argument::mark(Tag::Refund),
             Argument::Number(mark.reset_at.as_micros()),
             Argument::Number(mark.refunded_before % RefundToken::MODULUS),
         ]);
@@ -258,11 +257,18 @@ pub(super) fn correct(settlement: &Settlement) -> Option<Arguments> {
             };
             // As a bucket of whole microseconds, whatever its rate: a correction need not fit, so it need not be on the
             // lattice.
+            let quota_tag = bucket.quota_tag().to_be_bytes();
+            let is_turn = is_refund && bucket.is_queue();
+            let tag = if is_turn { Tag::Queue } else { Tag::Bucket };
             arguments.extend([
-                Argument::tag(Tag::Bucket, bucket.quota_tag().to_be_bytes()),
+                Argument::tag(tag, quota_tag),
                 Argument::Number(micros),
                 Argument::Number(bucket.span()),
             ]);
+            if is_turn {
+                let (units, micros) = bucket.refill();
+                arguments.extend([Argument::Number(units), Argument::Number(micros)]);
+            }
         }
         Counter::Concurrency(_)
         | Counter::FixedWindow(_)
@@ -392,8 +398,9 @@ pub(super) struct ChargeReply {
     pub has_room: bool,
     /// The integers that describe the state. The first ones are set, by [`reply_len`].
     pub numbers: [u64; 3],
-    /// Microseconds by which refunds have moved the TAT of the key's bucket so far; for a denied charge, those of leased units in it,
-    /// or the number of these in a window.
+    /// Microseconds by which refunds have moved the TAT of the key's bucket so far; for a charge of a queue, when the turn is over
+    /// that was given up and is now its own; for a denied charge, the microseconds of leased units in its TAT, or the number of these
+    /// in a window.
     pub refunded_or_leased: u64,
     /// When the ban of the key ends in microseconds; 0 without one.
     pub banned_until: u64,
@@ -438,7 +445,11 @@ pub(super) fn decode(
     let (usage, retry) = KeyState(reply.numbers).usage_and_retry(counter, charge.units(), now);
     let starts_at = match counter.bucket() {
         Some(bucket) if reply.has_room && charge.units() > 0 => {
-            bucket.start_time(&bucket.state(reply.numbers[0]), now)
+            let ends = match reply.refunded_or_leased {
+                ends if bucket.is_queue() && ends > 0 => ends,
+                _ => reply.numbers[0],
+            };
+            bucket.start_time(&bucket.state(ends), now)
         }
         _ => now,
     };
