@@ -1,7 +1,7 @@
 -- Line: lists the callers that are left, or ends the place of a queue. The last part of lua/line_open.lua.
 --
 -- A queue is listed where its first caller waits. A caller that another key denies when its turn comes keeps its
--- place in the lines before, so that it need not wait twice.
+-- place in the lines before, so that it need not wait twice. What is owed to lower priorities ends with the last queue.
 --
 -- KEYS   as in lua/line_open.lua
 -- ARGV   as in lua/line_open.lua
@@ -53,10 +53,14 @@ for i = 1, line_length do
   if is_own and not is_listed then
     gone[#gone + 1] = line_queue
   end
+  local is_over = not is_listed and #line_others[i] == 0
+  if is_over and (line_owed[i] > 0 or line_changed[i]) then
+    gone[#gone + 1] = 'f'
+  end
   if #gone > 0 then
     redis_pcall('HDEL', line_key, unpack(gone))
   end
-  if line_changed[i] then
+  if line_changed[i] and not is_over then
     redis_pcall('HSET', line_key, 'f', pack_bytes('>I2', line_owed[i]))
   end
   if is_listed then

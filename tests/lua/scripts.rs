@@ -955,7 +955,7 @@ async fn server_counts_by_its_own_time() {
     );
 }
 
-const ACQUIRE_HASH: &str = "35f6fd1906fa08c4b37bcdb2aa8f85f2b1219e5d";
+const ACQUIRE_HASH: &str = "7816b6244bc93e0e0861807ed04e9053fcfd4006";
 const ADAPT_HASH: &str = "85f3a2c56601b28bc9cb8fbfc823d503a7ec9d0b";
 const PAUSE_HASH: &str = "6ca9f323ad1f51099cb266fad146059e52f71c91";
 const RELEASE_HASH: &str = "20ff49dd1b4d49621eaeefd338bc0ec85b69d3d7";
