@@ -107,12 +107,8 @@ where
                     }
                 },
                 // ## Ready => Sent | NotReady | end
-                StateProjection::Ready => match this.client.poll_ready(context) {
-                    Poll::Ready(Ok(())) => State::Sent(this.client.call(this.call.next_request())),
-                    Poll::Ready(Err(error)) => {
-                        this.call.refund();
-                        return Poll::Ready(Err(OutgoingError::Inner(error)));
-                    }
+                StateProjection::Ready => match send(this.client, this.call, context)? {
+                    Poll::Ready(response) => State::Sent(response),
                     Poll::Pending => State::NotReady(time::sleep(this.call.time_left())),
                 },
                 // ## NotReady => Ready | end
@@ -121,13 +117,7 @@ where
                         let limited = this.call.not_ready();
                         return Poll::Ready(Err(OutgoingError::Limited(limited)));
                     }
-                    match ready!(this.client.poll_ready(context)) {
-                        Ok(()) => State::Sent(this.client.call(this.call.next_request())),
-                        Err(error) => {
-                            this.call.refund();
-                            return Poll::Ready(Err(OutgoingError::Inner(error)));
-                        }
-                    }
+                    State::Sent(ready!(send(this.client, this.call, context)?))
                 }
                 // ## Sent => Backoff | end
                 StateProjection::Sent(future) => match ready!(future.poll(context)) {
@@ -149,6 +139,26 @@ where
             this.state.set(next);
         }
     }
+}
+
+/// Sends the call once the client is ready. If it fails, the turn is refunded.
+fn send<S, B>(
+    client: &mut S,
+    call: &mut OutgoingCall<B>,
+    context: &mut Context<'_>,
+) -> Poll<Result<S::Future, OutgoingError<S::Error>>>
+where
+    S: Service<Request<B>>,
+    B: 'static,
+{
+    let sent = match ready!(client.poll_ready(context)) {
+        Ok(()) => Ok(client.call(call.next_request())),
+        Err(error) => {
+            call.refund();
+            Err(OutgoingError::Inner(error))
+        }
+    };
+    Poll::Ready(sent)
 }
 
 impl<S: Service<Request<B>>, B> fmt::Debug for OutgoingFuture<S, B> {
