@@ -256,7 +256,8 @@ impl RateLimiter {
     }
 
     /// Resets `key` to the full quota of `policy`, and ends a ban under its [penalty](crate::policy). A
-    /// [block](Self::block) of the key stays, and units that instances have [leased](crate::Consistency::Leased) stay charged.
+    /// [block](Self::block) or [pause](Self::pause) of the key stays, and units that instances have
+    /// [leased](crate::Consistency::Leased) stay charged.
     ///
     /// # Errors
     ///
