@@ -246,3 +246,27 @@ const FURTHEST: Duration = Duration::from_micros(1 << 50);
 const LEAST_SWEEP: usize = 64;
 /// The most callers of a queue whose times a line keeps.
 const LISTED: usize = 8;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{algorithm::Quota, key::Key, policy::Policy};
+
+    // Reproducer: each pause visited all keys that were ever paused.
+    #[test]
+    fn pauses_that_have_ended_are_dropped_now_and_then() {
+        let policy = Policy::new("api", Quota::per_second(1));
+        let (mut book, mut now) = (LineBook::default(), Timestamp::from_micros(1 << 50));
+        let (mut sweeps, mut most) = (0, 0);
+        for number in 0..10_000_u64 {
+            let before = book.lines.len();
+            let key = Fingerprint::of(&policy, &Key::from(number));
+            book.pause(key, now + MILLISECOND * 10, now);
+            now = now + MILLISECOND;
+            sweeps += usize::from(book.lines.len() <= before);
+            most = most.max(book.lines.len());
+        }
+        assert!(most <= LEAST_SWEEP, "{most} keys");
+        assert!((1..=10_000 / 50).contains(&sweeps), "{sweeps} sweeps");
+    }
+}

@@ -289,6 +289,29 @@ async fn limit_that_a_response_shows_is_the_highest_rate() {
     assert!((1_990..=2_001).contains(&most.calls), "the quota: {most:?}");
 }
 
+// Reproducer: one response with a tiny rate closed a key for days.
+#[tokio::test(start_paused = true)]
+async fn tiny_rate_in_one_response_costs_no_more_than_two_of_the_longest_pauses() {
+    let floor = Adaptive::default().floor(Quota::per_second(40));
+    let rule = Policy::new("api", Quota::per_second(200)).outgoing_key(Global);
+    let mut world = World::new(Limit::Window(1_000, 0, 0), &rule.adaptive(floor), 1);
+    world.api = Api::new(move |_: &Request<Full<Bytes>>, calls: usize| match calls {
+        0 => response(200, &[("ratelimit-policy", "1;w=8000000")]),
+        _ => response(200, &[("ratelimit-policy", "6000;w=60")]),
+    });
+    assert_eq!(world.call(&world.layers[0]).await, Ok(200));
+    // The next call is charged at that rate, too: it has its turn, and then the key is open again.
+    for _ in 0..2 {
+        let away = world.call(&world.layers[0]).await.expect_err("it waits");
+        assert!(away < seconds(601), "{away:?}");
+        world.advance(601_000).await;
+        assert_eq!(world.call(&world.layers[0]).await, Ok(200));
+    }
+    world.pass(seconds(30)).await;
+    let again = world.pass(seconds(10)).await;
+    assert!((990..=1_001).contains(&again.calls), "{again:?}");
+}
+
 // === Charges ===
 
 #[tokio::test(start_paused = true)]

@@ -17,7 +17,9 @@ use tollgate::{
     Policy, Quota, RateLimiter,
     acquire::AcquireErrorKind,
     client::{LimitedCall, OutgoingError, OutgoingLayer},
+    clock::{Clock, Timestamp},
     extract::{ApiKey, Global, HostHeader, KeyExtractor},
+    memory::MemoryStore,
 };
 use tower::{Layer, ServiceExt, service_fn};
 
@@ -206,6 +208,37 @@ async fn success_of_an_earlier_call_does_not_end_a_pause() {
         200
     );
     assert!(call().await.is_err(), "the key is still paused");
+}
+
+// Reproducer: the cached response was taken for a success, and the next pause was as short as the first one.
+#[tokio::test(start_paused = true)]
+async fn cached_refusal_is_no_success() {
+    let clock = Clock::manual(Timestamp::from_micros(1_700_000_000_000_000));
+    let store = MemoryStore::builder().clock(clock.clone()).build();
+    let limiter = RateLimiter::builder().store(store.expect("a usable store"));
+    let limiter = limiter.build().expect("a usable limiter");
+    let layer = OutgoingLayer::builder(&limiter)
+        .policy(wide("api").outgoing_key(Global))
+        .max_wait(Duration::ZERO)
+        .max_retries(0);
+    let layer = built(layer);
+    let api = Api::new(|_, calls| match calls {
+        1 => response(429, &[("age", "5")]),
+        _ => response(429, &[]),
+    });
+    let mut pauses = Vec::new();
+    for _ in 0..3 {
+        assert_eq!(status(&layer, &api, request(Method::GET)).await, 429);
+        let pause = match send(&layer, &api, request(Method::GET)).await {
+            Err(OutgoingError::Limited(limited)) => limited.retry_after().unwrap_or_default(),
+            Err(error) => panic!("the API always responds: {error}"),
+            Ok(_) => Duration::ZERO,
+        };
+        pauses.push(pause.as_secs_f64().round());
+        clock.advance(pause);
+        tokio::time::advance(pause).await;
+    }
+    assert_eq!(pauses, [1.0, 0.0, 2.0]);
 }
 
 #[tokio::test]

@@ -39,6 +39,32 @@ fn key(number: usize) -> Key {
     Key::new(format!("key-{number}"))
 }
 
+// Reproducer: a key without a place in a full table was paused in the state that all new keys share.
+#[test]
+fn pause_of_a_key_in_a_full_store_closes_no_other_key() {
+    let clock = Clock::manual(START);
+    let store = store(1_000, &clock);
+    let policy = Policy::new("flood", Quota::per_hour(10));
+    let limiter = limiter(&store, &[&policy]);
+    for number in 0..20_000 {
+        check(&limiter, &[policy.charge(key(number))]);
+    }
+    // Of the first key, as of those that have no place, little is left.
+    let left = |number| {
+        let decision = check(&limiter, &[policy.charge(key(number)).cost(0)]);
+        let usage = decision.states()[0].usage();
+        usage.expect("it is counted").remaining
+    };
+    let before: Vec<u64> = (20_000..20_100).map(left).collect();
+    for number in 30_000..30_100 {
+        let paused = limiter.pause(&policy.charge(key(number)), Duration::from_secs(3_000));
+        let paused = { paused }.take_ready().expect("memory answers at once");
+        paused.expect("it is paused");
+    }
+    let after: Vec<u64> = (20_000..20_100).map(left).collect();
+    assert_eq!(before, after);
+}
+
 #[test]
 fn memory_stays_within_the_documented_bound_in_a_flood() {
     let clock = Clock::manual(START);
