@@ -1,9 +1,20 @@
 //! Rows in which callers leave.
 
-use std::time::{Duration, Instant};
+use std::{
+    convert::Infallible,
+    future,
+    time::{Duration, Instant},
+};
 
+use http::{Request, Response};
 use tokio::{task::JoinSet, time::timeout};
-use tollgate::{Key, Policy, Quota};
+use tollgate::{
+    Key, Policy, Quota, RateLimitLayer, RateLimiter,
+    algorithm::{Algorithm, QueueLimits},
+    extract::Global,
+    middleware::RateLimit,
+};
+use tower::{Layer, ServiceExt, service_fn};
 
 use super::{
     fleet::{Fleet, least_gap},
@@ -12,22 +23,45 @@ use super::{
 
 /// Ten callers a second want five turns a second, and give up after 0.7 s.
 pub(crate) async fn patience(delay: Duration) {
-    for has_max_wait in [false, true] {
-        let policy = Policy::new("api", Quota::per_second(5).burst(1));
-        let fleet = Fleet::start(3, &[&policy], delay).await;
+    let api = Policy::new("api", Quota::per_second(5).burst(1));
+    let queue = Algorithm::LeakyQueue(QueueLimits::new(20, HOUR));
+    let queue = api.clone().algorithm(queue);
+    for (name, policy) in [
+        ("acquire, dropped after 0.7 s", &api),
+        ("acquire, max_wait of 0.7 s", &api),
+        ("layer, dropped after 0.7 s", &queue),
+    ] {
+        let fleet = Fleet::start(3, &[policy], delay).await;
+        let apps: Vec<_> = fleet
+            .limiters
+            .iter()
+            .map(|limiter| app(policy, limiter))
+            .collect();
         let begun = Instant::now();
         let mut tasks = JoinSet::new();
         let mut random = Random(7);
         for number in 0..168_u32 {
             let came = begun + Duration::from_millis(100) * number;
             tokio::time::sleep_until(came.into()).await;
-            let limiter = &fleet.limiters[random.below(3) as usize];
-            let acquire = limiter.acquire(policy.charge(Key::GLOBAL));
+            let instance = random.below(3) as usize;
+            if name.starts_with("layer") {
+                let response = apps[instance].clone().oneshot(Request::new(()));
+                tasks.spawn(async move {
+                    let response = timeout(PATIENCE, response).await;
+                    response.is_ok_and(|response| {
+                        response.is_ok_and(|response| response.status().is_success())
+                    })
+                });
+                continue;
+            }
+            let acquire = fleet.limiters[instance].acquire(policy.charge(Key::GLOBAL));
+            // A caller with a longest wait is told at once that its turn is later.
+            let (max_wait, patience) = match name.ends_with("max_wait of 0.7 s") {
+                true => (PATIENCE, HOUR),
+                false => (HOUR, PATIENCE),
+            };
             tasks.spawn(async move {
-                if has_max_wait {
-                    return acquire.max_wait(PATIENCE).await.is_ok();
-                }
-                let turn = timeout(PATIENCE, acquire.max_wait(HOUR)).await;
+                let turn = timeout(patience, acquire.max_wait(max_wait)).await;
                 turn.is_ok_and(|turn| turn.is_ok())
             });
         }
@@ -37,18 +71,24 @@ pub(crate) async fn patience(delay: Duration) {
             served += u32::from(done.expect("a task does not panic"));
         }
         println!(
-            "patience, {}, {} ms: {served} of {} served, {:.2} calls a turn",
-            if has_max_wait {
-                "max_wait of 0.7 s"
-            } else {
-                "dropped after 0.7 s"
-            },
+            "patience, {name}, {} ms: {served} of {} served, {:.2} calls a turn",
             delay.as_millis(),
             (took.as_secs_f64() * 5.0) as u32 + 1,
             fleet.calls() as f64 / f64::from(served),
         );
     }
 }
+
+/// A service behind a layer with this policy.
+fn app(policy: &Policy, limiter: &RateLimiter) -> RateLimit<App> {
+    let layer = RateLimitLayer::builder().limiter(limiter);
+    let layer = layer.policy(policy.clone().key(Global)).build();
+    let layer = layer.expect("a usable layer");
+    layer.layer(service_fn(|_| future::ready(Ok(Response::new(())))))
+}
+
+type App =
+    tower::util::ServiceFn<fn(Request<()>) -> future::Ready<Result<Response<()>, Infallible>>>;
 
 /// Very many callers of one key, of whom half leave at random times.
 pub(crate) async fn leave(arguments: &Arguments, delay: Duration) {
