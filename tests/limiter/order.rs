@@ -13,7 +13,7 @@ use http::{Request, Response};
 use tokio::task::JoinHandle;
 use tollgate::{
     Key, OnOutage, Policy, Quota, RateLimiter,
-    acquire::{Acquire, Permit},
+    acquire::{Acquire, Permit, Priority},
     client::{Adaptive, OutgoingLayer},
     decision::CountedBy,
     extract::Global,
@@ -458,6 +458,21 @@ async fn lines_are_empty_once_nobody_waits() {
     let second = wait(limiter.acquire(policy.charge(key()))).await;
     first.abort();
     second.abort();
+    no_line_is_left(&server).await;
+    // Reproducer: what was owed to a lower priority stayed for a minute.
+    let charge = || limiter.acquire(policy.charge(key()));
+    let low = wait(charge().priority(Priority::Low)).await;
+    let mut callers = vec![low];
+    for _ in 0..4 {
+        callers.push(wait(charge().priority(Priority::High)).await);
+    }
+    for caller in callers {
+        began(caller).await;
+    }
+    no_line_is_left(&server).await;
+}
+
+async fn no_line_is_left(server: &Server) {
     let until = Instant::now() + Duration::from_secs(10);
     while server.keys().iter().any(|key| key.ends_with("#q")) {
         assert!(Instant::now() < until, "{:?}", server.keys());
