@@ -139,10 +139,16 @@ pub trait Counting {
         units: u64,
     );
 
-    /// Takes a turn of a queue that was given up, for a charge that fits whatever the state, which stays as it is. Returns when the
-    /// turn is over. Only queues have turns.
-    fn take_turn(&self, turns: &mut FreeTurns, now: Timestamp, cost: u64) -> Option<Timestamp> {
-        let _ = (turns, now, cost);
+    /// Takes a turn of a queue that was given up, for a charge that fits without a change of the state. Returns when the turn is over.
+    /// Only queues have turns.
+    fn take_turn(
+        &self,
+        state: &Self::State,
+        turns: &mut FreeTurns,
+        now: Timestamp,
+        cost: u64,
+    ) -> Option<Timestamp> {
+        let _ = (state, turns, now, cost);
         None
     }
 

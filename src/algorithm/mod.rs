@@ -45,6 +45,7 @@ mod window;
 pub use self::adaptive::{AdaptiveRate, MicroRate, RateReport};
 pub use self::choice::{Algorithm, QueueLimits, WindowStart};
 pub(crate) use self::quota::Quota;
+pub(crate) use self::token_bucket::TurnShape;
 
 // The arithmetic of the algorithms, for the tests of this package.
 #[doc(hidden)]

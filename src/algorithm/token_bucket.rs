@@ -204,11 +204,20 @@ impl TokenBucket {
         }
     }
 
-    /// Returns the bucket as one whose charges are turns, so that only the last ones can be refunded.
+    /// Returns the bucket as one whose charges are turns, so that a refund moves no other charge.
     pub(crate) fn with_turns(&self) -> Self {
         Self {
             depth: self.depth.min(self.span.saturating_sub(1)),
             ..*self
+        }
+    }
+
+    /// Returns what the turns of two buckets must have in common to be exchanged.
+    pub(crate) fn turn_shape(&self) -> TurnShape {
+        TurnShape {
+            refill: self.refill(),
+            span: self.span,
+            depth: self.depth,
         }
     }
 
@@ -425,13 +434,20 @@ impl Counting for TokenBucket {
         }
     }
 
-    fn take_turn(&self, turns: &mut FreeTurns, now: Timestamp, cost: u64) -> Option<Timestamp> {
+    fn take_turn(
+        &self,
+        state: &BucketState,
+        turns: &mut FreeTurns,
+        now: Timestamp,
+        cost: u64,
+    ) -> Option<Timestamp> {
         turns.keep_under(self.quota_tag);
         if !self.is_queue() || cost == 0 || cost > self.capacity {
             return None;
         }
         let now = now.as_micros();
-        let over = turns.take((now, now + self.span), |from| self.rate.advance(from, cost))?;
+        let latest = state.tat.min(now + self.span);
+        let over = turns.take((now, latest), |from| self.rate.advance(from, cost))?;
         Some(Timestamp::from_micros(over))
     }
 
@@ -475,6 +491,14 @@ impl Counting for TokenBucket {
 
 const LONGEST_INTERVAL: u64 = 366 * 86_400 * 1_000_000;
 const LONGEST_SPAN: u64 = 1 << 50;
+
+/// The length of a turn in a queue, and when it begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct TurnShape {
+    refill: (u64, u64),
+    span: u64,
+    depth: u64,
+}
 
 // === BucketState ===
 

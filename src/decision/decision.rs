@@ -228,8 +228,8 @@ impl Decision {
 
     /// Returns how long an admitted request must wait in a queue before it starts.
     ///
-    /// `None` if it may start at once or was denied. The layer waits on its own; other callers of
-    /// [`RateLimiter::check`](crate::RateLimiter::check) must.
+    /// `None` if it may start at once or was denied. The layer waits on its own, and shorter if others leave before their turns; other
+    /// callers of [`RateLimiter::check`](crate::RateLimiter::check) must wait for so long.
     #[must_use]
     pub fn delay(&self) -> Option<Duration> {
         let start = self.enforced_states().map(PolicyState::starts_at).max()?;

@@ -325,7 +325,8 @@ impl PolicyState {
 
     /// Returns the time from which an admitted request may start under this policy.
     ///
-    /// It is later than the decision only if the request waits in a queue.
+    /// It is later than the decision only if the request waits in a queue. The layer may start it earlier, or after requests that came
+    /// before it.
     #[must_use]
     pub fn starts_at(&self) -> Timestamp {
         match self.wait {

@@ -1,10 +1,10 @@
 //! The guard that holds a request's charges.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, sync::Arc};
 
 use crate::{
     charge::{Receipt, Settlement},
-    clock::Timestamp,
+    clock::{Moment, Timestamp},
     policy::Policy,
 };
 
@@ -63,9 +63,9 @@ impl Hold {
         self.turn().is_some_and(has_waiting)
     }
 
-    /// Begins to wait for the turn of the charges, which begins after this time; `None` if they have no turn, or several.
-    pub(crate) fn wait_in_queue(&self, after: Duration) -> Option<PlaceInQueue> {
-        self.registry.turns().join(self.turn()?, after)
+    /// Begins to wait for the turn of the charges, which begins at this time; `None` if they have no turn, or several.
+    pub(crate) fn wait_in_queue(&self, begins: Moment) -> Option<PlaceInQueue> {
+        self.registry.turns().join(self.turn()?, begins)
     }
 
     /// Replaces the turn of the charges by one that is over at this time in the store.

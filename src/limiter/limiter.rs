@@ -290,7 +290,7 @@ impl RateLimiter {
     /// Refunds up to `units` of what a key has used, without a receipt.
     ///
     /// For operators who make good a charge that should not have been made. Never refunds more than is outstanding. A
-    /// sliding log refunds units of the latest charge only, and a queue only the last charge in it. Slots of a
+    /// sliding log refunds units of the latest charge only, and a queue the last units before its end, whoever waits for them. Slots of a
     /// [concurrency](Policy::concurrency) policy are not refunded: their requests hold them.
     ///
     /// # Errors

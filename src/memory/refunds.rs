@@ -18,7 +18,7 @@
 use std::mem;
 
 use crate::{
-    algorithm::{Counting, FreeTurns, TokenBucket},
+    algorithm::{BucketState, Counting, FreeTurns, TokenBucket},
     charge::Fingerprint,
     clock::Timestamp,
 };
@@ -116,17 +116,14 @@ impl Refunds {
     /// Takes a turn that was given up, for a charge of a queue. Returns when it is over. If it `is_dry`, the turn stays free.
     pub fn take_turn(
         &mut self,
-        bucket: &TokenBucket,
+        (bucket, state): (&TokenBucket, BucketState),
         (fingerprint, cost): (Fingerprint, u64),
         is_dry: bool,
         now: Timestamp,
     ) -> Option<Timestamp> {
-        if self.turns.taken() == 0 {
-            return None;
-        }
         let turns = self.take_turns(fingerprint);
         let mut left = turns.clone();
-        let over = bucket.take_turn(&mut left, now, cost);
+        let over = bucket.take_turn(&state, &mut left, now, cost);
         let is_kept = is_dry && over.is_some();
         self.keep_turns(
             fingerprint,
@@ -134,6 +131,11 @@ impl Refunds {
             now.as_micros(),
         );
         over
+    }
+
+    /// Returns whether no queue has turns that were given up.
+    pub fn has_no_turns(&self) -> bool {
+        self.turns.taken() == 0
     }
 
     /// Removes the turns that were given up in the queue of a key, and returns them.

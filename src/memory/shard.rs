@@ -259,11 +259,20 @@ impl Shard {
         now: Timestamp,
     ) -> Option<FreeTurn<'a>> {
         let bucket = charge.policy().counter().bucket()?;
-        if !bucket.is_queue() || charge.units() == 0 {
+        if !bucket.is_queue() || charge.units() == 0 || self.refunds.has_no_turns() {
             return None;
         }
+        let slot = self.buckets.slot(key.fingerprint);
+        let state = slot.map(|slot| self.buckets.state_in(slot));
+        let Some(state) = state.filter(|state| state.quota_tag() == bucket.quota_tag()) else {
+            // Under another quota, turns are elsewhere, and those of a key without a debt are over.
+            drop(self.refunds.take_turns(key.fingerprint));
+            return None;
+        };
         let asked = (key.fingerprint, charge.units());
-        let over = self.refunds.take_turn(bucket, asked, is_dry, now)?;
+        let over = self
+            .refunds
+            .take_turn((bucket, state), asked, is_dry, now)?;
         Some(FreeTurn { bucket, over })
     }
 

@@ -113,7 +113,8 @@ impl<P, A> Step<P, A> {
 ///
 /// - during lookups, the charges of the policies that need no lookup are kept, and nothing else was charged;
 /// - while the store decides, the charge may have been made or not;
-/// - in a queue, or before the inner service is ready after it, the charges are refunded. Requests behind it move up.
+/// - in a queue, the charges are refunded, and the requests behind it move up;
+/// - after the queue, before the inner service is ready, what is left of the charges is refunded.
 ///
 /// In each case the inner service was not called, and what it had reserved is released.
 ///
@@ -297,7 +298,7 @@ where
             }))),
             Ok(Step::Queued(mut admitted, delay)) => {
                 if let Some(held) = A::held(&mut admitted) {
-                    held.wait_in_queue(delay);
+                    held.set_delay(delay);
                 }
                 // The clone is not ready: the original releases what it reserved.
                 let queued = Queued {

@@ -14,7 +14,7 @@ use tokio::time::Sleep;
 
 use crate::{
     charge::{Charges, OwnedCharge, Receipt},
-    clock::{Clock, Timestamp},
+    clock::{Clock, Moment, Timestamp},
     decision::Decision,
     hold::{Hold, PlaceInQueue},
     limiter::RateLimiter,
@@ -35,6 +35,8 @@ pub struct HeldCharges {
     started: Option<Timestamp>,
     /// Whether the service or its response's body runs. Still set if that panicked.
     is_running: bool,
+    /// When the turn begins of a request that has not begun to wait for it.
+    turn: Option<Moment>,
     /// The place of a request that waits for its turn, if it can exchange that with others.
     place: Option<Box<PlaceInQueue>>,
 }
@@ -61,12 +63,9 @@ impl HeldCharges {
         delay.or_else(|| has_others_before().then_some(Duration::ZERO))
     }
 
-    /// Begins to wait for the turn, which begins after this time.
-    pub(super) fn wait_in_queue(&mut self, delay: Duration) {
-        let hold = self.only_hold();
-        self.place = hold
-            .and_then(|hold| hold.wait_in_queue(delay))
-            .map(Box::new);
+    /// Notes that the request has a turn, which begins after this time.
+    pub(super) fn set_delay(&mut self, delay: Duration) {
+        self.turn = Some(Moment::now() + delay);
     }
 
     /// Waits for the turn. `sleep` is the timer, which ends at the turn that the request was given.
@@ -75,6 +74,12 @@ impl HeldCharges {
         sleep: Pin<&mut Sleep>,
         context: &mut Context<'_>,
     ) -> Poll<()> {
+        // A request that nobody polls has no place before others.
+        if let Some(begins) = self.turn.take() {
+            let hold = self.only_hold();
+            let place = hold.and_then(|hold| hold.wait_in_queue(begins));
+            self.place = place.map(Box::new);
+        }
         let Some(place) = &mut self.place else {
             return sleep.poll(context);
         };

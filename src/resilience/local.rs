@@ -132,7 +132,7 @@ impl LocalCounts {
             let micros = match (counter, correction) {
                 (_, Correction::Keep | Correction::Release) => return None,
                 (_, Correction::Refund(_)) if left == 0 => return None,
-                // Only the last request in a queue can be refunded.
+                // A turn that is given up does not move the end of the queue, unless it is the last one.
                 (_, Correction::Refund(_)) if counter.is_queue() => return None,
                 (Counter::Bucket(bucket), Correction::Refund(units)) => {
                     bucket.micros_up(units).min(left)

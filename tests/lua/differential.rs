@@ -638,9 +638,9 @@ impl Twin {
             rooms.push(counted!(counter, state, (counter, state) => {
                 if cost > 0 {
                     counter.adopt(state, at);
-                    let _ = counter.take_turn(turns, at, 0);
+                    let _ = counter.take_turn(state, turns, at, 0);
                 }
-                counter.take_turn(&mut turns.clone(), at, cost).is_some()
+                counter.take_turn(state, &mut turns.clone(), at, cost).is_some()
                     || counter.admits(state, at, cost)
             }));
         }
@@ -680,7 +680,7 @@ impl Twin {
                     counted!(counter, state, (counter, state) => {
                         let is_counted = all || *counts_denied && banned_until == 0;
                         let mut free = kept.turns.clone();
-                        let turn = counter.take_turn(&mut free, at, cost);
+                        let turn = counter.take_turn(state, &mut free, at, cost);
                         if turn.is_some() && is_counted {
                             kept.turns = free;
                         } else if all && cost > 0 {
@@ -743,7 +743,7 @@ impl Twin {
         counted!(counter, state, (counter, state) => {
             counter.adopt(state, at);
             if let Some(refunded) = self.refunded.get_mut(&place) {
-                let _ = counter.take_turn(&mut refunded.turns, at, 0);
+                let _ = counter.take_turn(state, &mut refunded.turns, at, 0);
             }
             counter.merge(state, at, admitted);
             charge_result(true, counter.usage(state, at), Retry::Now, refunded)
@@ -783,7 +783,7 @@ impl Twin {
         counted!(counter, state, (counter, state) => {
             if more {
                 counter.adopt(state, at);
-                let _ = counter.take_turn(&mut refunded.turns, at, 0);
+                let _ = counter.take_turn(state, &mut refunded.turns, at, 0);
                 counter.force_charge(state, at, charge.cost);
             } else {
                 counter.refund(state, refunded, at, made.mark, charge.cost);
