@@ -60,11 +60,13 @@ pub(super) fn start(lines: &Arc<Lines>, line: &Arc<Line>, first: First) {
             asked: None,
             ask_at: None,
             poll: FIRST_POLL,
+            told: 0,
             last_turn: None,
             in_vain: 0,
             is_listed: false,
             has_failed: false,
             is_woken: false,
+            was_woken: false,
             first: None,
         };
         // A store that panics must not leave callers behind that wait for nobody.
@@ -100,6 +102,8 @@ struct LineTask {
     ask_at: Option<Timestamp>,
     /// After what time to ask again for slots.
     poll: Duration,
+    /// Number of turns in a row that came after a message, and not after that time.
+    told: u32,
     last_turn: Option<Timestamp>,
     /// Number of questions since the last turn.
     in_vain: u32,
@@ -109,6 +113,8 @@ struct LineTask {
     has_failed: bool,
     /// Whether slots may have been freed since the last question was sent.
     is_woken: bool,
+    /// Whether that was so before the last question.
+    was_woken: bool,
     /// Room for the first question, if it is not asked yet.
     first: Option<FirstQuestion>,
 }
@@ -232,6 +238,11 @@ impl LineTask {
         let due = turns.due.map(|due| clock.local(due));
         if count > 0 {
             self.note_pace(count, now);
+            self.told = if self.was_woken {
+                self.told.saturating_add(1)
+            } else {
+                0
+            };
         }
         // A time to wait until is no refusal: whoever came after it anyway would find its turn taken.
         let is_soon = due.is_none_or(|due| due <= now + clock.ahead());
@@ -333,9 +344,10 @@ impl LineTask {
             MayAsk::Until(until) => Some(until),
             MayAsk::Yes => None,
         };
-        self.is_woken = false;
-        // With messages, it asks in case one is lost.
+        self.was_woken = std::mem::take(&mut self.is_woken);
+        // With messages, it asks in case one is lost; seldom, if all of the last turns came by them.
         let poll = match self.lines.has_messages() {
+            true if self.told >= TRUSTED => (self.poll * 16).min(MOST_POLL * 4),
             true => (self.poll * 4).min(MOST_POLL),
             false => self.poll,
         };
@@ -384,3 +396,4 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(5);
 const FIRST_POLL: Duration = Duration::from_millis(20);
 const LEAST_POLL: Duration = Duration::from_millis(5);
 const MOST_POLL: Duration = Duration::from_millis(250);
+const TRUSTED: u32 = 8;
