@@ -60,7 +60,6 @@ struct QueueKey {
 struct Queue {
     /// The length of each turn.
     length: Duration,
-
     /// The turns of all that wait, by when they are over in the store, and by the number of the request that brought them. With the
     /// time at which they begin here, which is never before that of an earlier one.
     turns: BTreeMap<(Timestamp, u64), Moment>,

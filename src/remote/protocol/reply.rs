@@ -374,7 +374,8 @@ pub(in crate::remote) fn malformed() -> Error {
 /// Flag of a charge: it fits on its own.
 const ROOM: u64 = 1;
 /// Flag of a charge: one more integer follows. For a bucket, these are microseconds: the refunds of the key so far, when a turn of a
-/// queue is over that was given up, or of a denied charge the leased units in its TAT. For a window, it is the number of leased units in a denied charge's state.
+/// queue is over that was given up, or of a denied charge the leased units in its TAT. For a window, it is the number of leased units
+/// in a denied charge's state.
 const MORE: u64 = 2;
 
 /// Outcome of a request: at least one charge that can deny did not fit, and nothing was charged but candidates.
