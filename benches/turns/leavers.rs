@@ -55,7 +55,7 @@ pub(crate) async fn patience(delay: Duration) {
                 continue;
             }
             let acquire = fleet.limiters[instance].acquire(policy.charge(Key::GLOBAL));
-            // A caller with a longest wait is told at once that its turn is later.
+            // A caller with a longest wait gets an error at once if its turn is later.
             let (max_wait, patience) = match name.ends_with("max_wait of 0.7 s") {
                 true => (PATIENCE, HOUR),
                 false => (HOUR, PATIENCE),

@@ -2,7 +2,7 @@
 //!
 //! # Why must a queue have a longest wait?
 //!
-//! A client that leaves before its turn has waited in vain, and would rather have been told at once. If its connection is closed,
+//! A client that leaves before its turn has waited in vain, and a denial at once would have cost it less. If its connection is closed,
 //! its turn goes to those behind it. But behind a proxy that keeps connections open, nobody knows that it has left. Then a queue
 //! whose wait is longer than the patience of its clients collapses: each request that has its turn is one whose client is gone. In a
 //! run with 5 requests a second, a queue of 20, 10 arrivals a second and a patience of 0.7 s, 8 of 100 were served, and none after the
