@@ -1,5 +1,6 @@
--- Denial: denies the charge of a banned key; of a key that is not banned, counts a denial by the quota. The second part
--- of a penalty, after lua/penalty.lua and the file of the algorithm.
+-- Denial: denies the charge of a banned key; of a key that is not banned, counts a denial by the quota, unless failures
+-- lead to its bans (lua/failure.lua). The second part of a penalty, after lua/penalty.lua and the file of the
+-- algorithm.
 --
 -- KEYS   as in lua/penalty.lua
 -- ARGV   as in lua/penalty.lua
@@ -17,7 +18,7 @@ if foreign_ban or ban[2] > 0 then
   if extra then
     extra.commands = nil
   end
-elseif is_ours and not has_room and not is_unsure then
+elseif is_ours and not has_room and not is_unsure and ARGV[penalty_at + 1] ~= '0' then
   local first, factor, longest = ARGV[penalty_at + 3] + 0, ARGV[penalty_at + 4] + 0, ARGV[penalty_at + 5] + 0
   -- If the clock was set back, the denials count from now on.
   since = since < now and since or now

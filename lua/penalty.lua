@@ -5,7 +5,7 @@
 -- KEYS   one per charge with a penalty, after the keys of all charges of the request: a string
 -- ARGV   before the charge and its mark:
 --          PENALTY
---          most       denials that lead to a ban
+--          most       denials that lead to a ban, or 0 if failures do (lua/failure.lua)
 --          within     us in which they are counted
 --          first      us: the length of the first ban
 --          factor     by which each further ban is longer

@@ -18,6 +18,7 @@ pub(crate) use self::fingerprint::mix;
 pub(crate) use self::fingerprint::{Fingerprint, place};
 #[cfg(feature = "redis")]
 pub(crate) use self::merge::Merge;
+pub(crate) use self::settlement::{Actual, KeyEffect};
 pub use self::settlement::{Correction, Receipt, Settlement};
 pub use self::turn::{Priority, TurnRequest, Turns};
 pub(crate) use self::turn::{Turn, WaitingCaller};

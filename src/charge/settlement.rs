@@ -36,6 +36,7 @@ pub struct Settlement {
     charge: OwnedCharge,
     mark: RefundToken,
     actual: u64,
+    effect: KeyEffect,
     is_acquire_pending: bool,
     /// Whether others may wait for the slots.
     wakes: bool,
@@ -79,6 +80,7 @@ impl Settlement {
             charge: charge.to_owned(),
             mark,
             actual: charge.units(),
+            effect: KeyEffect::Nothing,
             is_acquire_pending: false,
             wakes: false,
             counted_by: state.counted_by().unwrap_or(CountedBy::Shared),
@@ -92,6 +94,7 @@ impl Settlement {
             actual: charge.borrow().units(),
             charge,
             mark: RefundToken::default(),
+            effect: KeyEffect::Nothing,
             is_acquire_pending,
             wakes: false,
             counted_by: CountedBy::Shared,
@@ -209,6 +212,10 @@ impl Settlement {
         if self.charge().policy().is_concurrency() {
             return Correction::Release;
         }
+        if self.effect == KeyEffect::Cleared {
+            // A refund that came after would be one of later charges.
+            return Correction::Keep;
+        }
         let charged = self.charge().units();
         match self.actual.checked_sub(charged) {
             Some(0) => Correction::Keep,
@@ -216,6 +223,34 @@ impl Settlement {
             None => Correction::Refund(charged - self.actual),
         }
     }
+}
+
+// === Actual ===
+
+/// What a request cost in the end, and what its end does to its key.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Actual {
+    pub units: u64,
+    pub effect: KeyEffect,
+}
+
+impl From<u64> for Actual {
+    fn from(units: u64) -> Self {
+        Self {
+            units,
+            effect: KeyEffect::Nothing,
+        }
+    }
+}
+
+/// What the end of a request does to its key, besides the correction of the charge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum KeyEffect {
+    /// Everything that has counted is cleared, the charge too.
+    Cleared,
+    /// The next delay of a backoff begins.
+    Failed,
+    Nothing,
 }
 
 /// Maximum time for which a correction is retried.
@@ -301,22 +336,30 @@ impl Receipt {
     /// Sets the actual cost of the request under each policy.
     ///
     /// `actual` gets the policy and the units charged. Default: the units charged.
-    pub fn actual_cost(mut self, actual: impl FnMut(&Policy, u64) -> u64) -> Self {
-        self.set_actual_costs(actual);
+    pub fn actual_cost(mut self, mut actual: impl FnMut(&Policy, u64) -> u64) -> Self {
+        self.set_actual_costs(|policy, charged| actual(policy, charged).into());
         self
     }
 
     /// As [`actual_cost`](Self::actual_cost). If `actual` panics, nothing is set.
-    pub(crate) fn set_actual_costs(&mut self, mut actual: impl FnMut(&Policy, u64) -> u64) {
+    pub(crate) fn set_actual_costs(&mut self, mut actual: impl FnMut(&Policy, u64) -> Actual) {
         let settlements = self.settlements.iter();
         let costs = settlements.map(|settlement| {
             let charge = settlement.charge();
             actual(charge.policy(), charge.units())
         });
-        let costs: SmallVec<[u64; 4]> = costs.collect();
-        for (settlement, units) in self.settlements.iter_mut().zip(costs) {
-            settlement.actual = units;
+        let costs: SmallVec<[Actual; 4]> = costs.collect();
+        for (settlement, Actual { units, effect }) in self.settlements.iter_mut().zip(costs) {
+            (settlement.actual, settlement.effect) = (units, effect);
         }
+    }
+
+    /// Returns the charges whose keys the end of the request changes besides.
+    pub(crate) fn effects(&self) -> Vec<(OwnedCharge, KeyEffect)> {
+        let settlements = self.settlements.iter();
+        let with_effect = settlements.filter(|settlement| settlement.effect != KeyEffect::Nothing);
+        let effects = with_effect.map(|settlement| (settlement.charge.clone(), settlement.effect));
+        effects.collect()
     }
 
     /// Returns where the charges are counted, and so must be settled. If they are not counted in one place, the least

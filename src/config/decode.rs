@@ -4,12 +4,13 @@ use crate::{limiter::MAX_POLICIES, rules::Rule};
 
 use super::{
     fields::{self, Fields, boolean, choice, percentage, whole},
+    names::HeaderFamily,
     node::{LocatedValue, Value},
     reading::FileReading,
     requests::{Several, requests},
     rule,
     rule_list::{candidate_of, check_number, read_list, read_rules},
-    spec::{DefaultsSpec, HeaderFamily, OneOrMany, RuleSetSpec},
+    spec::{DefaultsSpec, OneOrMany, RuleSetSpec},
 };
 
 #[cfg(feature = "client")]

@@ -225,7 +225,7 @@ fn replace(message: &str, method: &str, field: &str) -> String {
 }
 
 /// Methods that messages mention, and the fields of files for the same. A longer name comes before a shorter one in it.
-const METHODS: [(&str, &str); 14] = [
+const METHODS: [(&str, &str); 16] = [
     ("ClientIp::behind_hops", "`hops`"),
     ("ClientIp::behind", "`behind`"),
     ("ClientIp::peer", "`peer_ip`"),
@@ -240,13 +240,27 @@ const METHODS: [(&str, &str); 14] = [
     ("burst", "`burst`"),
     ("cost_when", "`costs`"),
     ("count_denied", "`count_denied`"),
+    ("backoff()", "`backoff`"),
+    ("penalty()", "`penalty`"),
     ("forbid", "`forbid`"),
     ("ipv4_prefix", "`ipv4_prefix`"),
     ("ipv6_prefix", "`ipv6_prefix`"),
 ];
 
 /// Phrases of messages about code, each with the phrase for rule files.
-const PHRASES: [(&str, &str); 7] = [
+const PHRASES: [(&str, &str); 10] = [
+    (
+        "add count_failures() or count_when()",
+        "add `count: failures` or `count_statuses`",
+    ),
+    (
+        "clear_when() and clear_on_success() need",
+        "`clear_on_success` needs",
+    ),
+    (
+        "remove count_when() and count_failures()",
+        "remove `count` and `count_statuses`",
+    ),
     ("Algorithm::LeakyBucket", "`algorithm: leaky_bucket`"),
     (
         "Policy::concurrency limits",

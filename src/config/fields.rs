@@ -9,10 +9,11 @@ use std::{
 use crate::error::Error;
 
 use super::{
+    names::Names,
     node::{LocatedValue, NamedValue, Position, Value},
     reading::{FileReading, few_of},
     registry::Registry,
-    spec::{Names, OneOrMany},
+    spec::OneOrMany,
 };
 
 /// The fields of a mapping.

@@ -48,8 +48,10 @@ mod from_yaml;
 mod keys;
 mod lines;
 mod named_key;
+mod names;
 mod network_tiers;
 mod node;
+mod outcomes;
 #[cfg(feature = "client")]
 mod outgoing;
 #[cfg(feature = "client")]
@@ -76,10 +78,14 @@ pub use self::rule_set::{Format, RuleSet, RuleSetReader};
 
 // The fields of a file, for the tests of this package. A rule set is read from text and written as JSON.
 #[doc(hidden)]
+pub use self::names::{
+    AlgorithmName, ConsistencyName, CountName, HeaderFamily, ModeName, OnMissingKeyName,
+    OutageName, WindowStartName,
+};
+#[doc(hidden)]
 pub use self::spec::{
-    AdaptiveFloorSpec, AdaptiveSpec, AddressHeaderSpec, AlgorithmName, ApiKeySpec, ClientIpSpec,
-    ClientNetworksSpec, ConsistencyName, CookieSpec, CostSpec, DefaultsSpec, HeaderFamily, KeySpec,
-    LimitSettingsSpec, LimitSpec, ModeName, OnMissingKeyName, OneOrMany, OutageName,
-    OutgoingRuleSpec, OutgoingSpec, OverrideSpec, PenaltySpec, ProxiesSpec, QuotaSpec, RequestSpec,
-    RuleSetSpec, RuleSpec, TierSourceSpec, WindowStartName,
+    AdaptiveFloorSpec, AdaptiveSpec, AddressHeaderSpec, ApiKeySpec, BackoffSpec, ClientIpSpec,
+    ClientNetworksSpec, CookieSpec, CostSpec, DefaultsSpec, KeySpec, LimitSettingsSpec, LimitSpec,
+    OneOrMany, OutgoingRuleSpec, OutgoingSpec, OverrideSpec, PenaltySpec, ProxiesSpec, QuotaSpec,
+    RequestSpec, RuleSetSpec, RuleSpec, TierSourceSpec,
 };

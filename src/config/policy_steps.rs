@@ -10,9 +10,10 @@ use crate::{
 
 use super::{
     fields::{Fields, boolean, choice, percentage, text, whole},
-    penalty,
+    names::{AlgorithmName, ConsistencyName},
+    outcomes, penalty,
     quota::{self, LimitUnit, duration},
-    spec::{AlgorithmName, ConsistencyName, LimitSettingsSpec, RuleSpec},
+    spec::{LimitSettingsSpec, RuleSpec},
     units::write_duration,
 };
 
@@ -181,6 +182,14 @@ impl PolicySteps {
         if let Some((penalty_spec, penalty)) = fields.read("penalty", penalty::read) {
             spec.penalty = Some(penalty_spec);
             self.apply(fields, "penalty", |policy| policy.penalty(penalty));
+        }
+        if let Some((backoff_spec, backoff)) = fields.read("backoff", outcomes::backoff) {
+            if spec.penalty.is_some() {
+                let reason = "a rule has a penalty or a backoff, not both";
+                fields.add("backoff", reason, "remove one of them");
+            }
+            spec.backoff = Some(backoff_spec);
+            self.apply(fields, "backoff", |policy| policy.backoff(backoff));
         }
         self.consistency(fields, spec);
     }

@@ -13,6 +13,7 @@ use super::{
     fields::{self, Fields, choice, percentage, whole},
     keys,
     node::LocatedValue,
+    outcomes,
     policy_steps::PolicySteps,
     quota,
     reading::FileReading,
@@ -37,6 +38,7 @@ pub(super) fn read(node: &LocatedValue, reading: &mut FileReading) -> Option<(Ru
     let costs = fields.read("costs", |node, reading| {
         Some(read_costs(node, limit, reading))
     });
+    outcomes::read(&mut fields, &mut spec);
     spec.on_missing_key = fields.read("on_missing_key", choice);
     spec.mode = fields.read("mode", choice);
     spec.rollout = fields.read("rollout", |node, reading| {
@@ -63,6 +65,7 @@ pub(super) fn read(node: &LocatedValue, reading: &mut FileReading) -> Option<(Ru
         rule = rule.candidate(quota);
         spec.candidate = Some(candidate);
     }
+    let rule = outcomes::apply(rule, &spec);
     let rule = tiers.apply(with_modes(rule, &spec, reading));
     // Each part was checked: this is for what only the parts together cannot do.
     match rule.validate() {

@@ -27,11 +27,12 @@ use super::{
     fault::{Fault, RuleSetError},
     from_json, from_toml, from_yaml,
     lines::Lines,
+    names::HeaderFamily,
     node::Position,
     reading::FileReading,
     registry::Registry,
     size::{self, MAX_BYTES},
-    spec::{HeaderFamily, RuleSetSpec},
+    spec::RuleSetSpec,
 };
 
 #[cfg(feature = "client")]

@@ -7,10 +7,9 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::{
-    algorithm::WindowStart,
-    policy::OnOutage,
-    rules::{OnMissingKey, RuleMode},
+use super::names::{
+    AlgorithmName, ConsistencyName, CountName, HeaderFamily, ModeName, OnMissingKeyName,
+    OutageName, WindowStartName,
 };
 
 /// Mappings of a file: `field: type` must be there, and `field?: type` may be absent.
@@ -131,6 +130,14 @@ mappings! {
         count_denied?: bool,
         /// When a key is banned that is denied again and again. Default: never.
         penalty?: PenaltySpec,
+        /// How long a key is denied after each failure, longer each time. Needs `count` or `count_statuses`. Default: not at all.
+        backoff?: BackoffSpec,
+        /// Requests that count, by how they end. Default: `all`.
+        count?: CountName,
+        /// Statuses of responses that count, such as `[401, 403]`. Requests without a response count too. Default: all.
+        count_statuses?: OneOrMany<u16>,
+        /// Whether a success clears what has counted for the key. Default: false.
+        clear_on_success?: bool,
         /// Choice for requests without a key. Default: that of the extractor.
         on_missing_key?: OnMissingKeyName,
         /// Other quotas for some callers, by name.
@@ -331,6 +338,18 @@ mappings! {
         units: u64,
     }
 
+    /// How long a key is denied after each failure.
+    pub struct BackoffSpec {
+        /// Delay after the first failure, such as `1s`.
+        first: String,
+        /// The longest delay, such as `15m`.
+        longest: String,
+        /// How many times as long each further delay is, 1 to 100. Default: 2.
+        factor?: u64,
+        /// Time after the last delay until the next one is as short as the first. Default: that of the longest delay.
+        forgiven_after?: String,
+    }
+
     /// When a key is banned that is denied again and again, and for how long.
     pub struct PenaltySpec {
         /// Denials that lead to a ban, 1 to 1,000,000.
@@ -502,139 +521,4 @@ mappings! {
         /// The name of one of the rule's tiers, `unlimited`, `forbidden`, or a quota.
         tier: QuotaSpec,
     }
-}
-
-/// Values that have names in files.
-pub(super) trait Names: Copy + 'static {
-    /// All values with their names.
-    const ALL: &'static [(&'static str, Self)];
-}
-
-macro_rules! names {
-    ($(#[$about:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident = $text:literal,)* }) => {
-        $(#[$about])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
-        #[serde(rename_all = "snake_case")]
-        #[non_exhaustive]
-        pub enum $name { $($(#[$doc])* $variant,)* }
-
-        impl Names for $name {
-            const ALL: &'static [(&'static str, Self)] = &[$(($text, Self::$variant),)*];
-        }
-    };
-}
-
-names! {
-    /// Algorithm that counts the requests.
-    AlgorithmName {
-        /// Requests in flight.
-        Concurrency = "concurrency",
-        /// Consecutive windows.
-        FixedWindow = "fixed_window",
-        /// Evenly spaced, without waiting.
-        LeakyBucket = "leaky_bucket",
-        /// Evenly spaced, by waiting.
-        LeakyQueue = "leaky_queue",
-        /// Exact times.
-        SlidingLog = "sliding_log",
-        /// Two weighted windows.
-        SlidingWindow = "sliding_window",
-        /// A burst, then the sustained rate.
-        TokenBucket = "token_bucket",
-    }
-}
-
-names! {
-    /// The start of a fixed window.
-    WindowStartName {
-        /// By the clock, in UTC.
-        Clock = "clock",
-        /// With the first request.
-        FirstHit = "first_hit",
-        /// With the calendar month, in UTC.
-        Month = "month",
-    }
-}
-
-names! {
-    /// Mode of a rule.
-    ModeName {
-        /// Does nothing.
-        Off = "off",
-        /// Counts, and denies nothing.
-        Shadow = "shadow",
-        /// Denies requests over the limit.
-        Enforce = "enforce",
-    }
-}
-
-names! {
-    /// Choice for requests while Redis is unavailable.
-    OutageName {
-        /// Admits uncounted.
-        Allow = "allow",
-        /// Counts in this process.
-        Local = "local",
-        /// Responds with 503.
-        Deny = "deny",
-    }
-}
-
-names! {
-    /// Whether each request asks Redis.
-    ConsistencyName {
-        /// As `leased`, but the limit may be exceeded by the `overshoot`.
-        Delayed = "delayed",
-        /// Busy keys are decided by units that this instance has leased.
-        Leased = "leased",
-        /// Each request asks Redis.
-        Strict = "strict",
-    }
-}
-
-names! {
-    /// Choice for requests without a key.
-    OnMissingKeyName {
-        /// Rejects the request.
-        Reject = "reject",
-        /// Counts all such requests together.
-        Share = "share",
-        /// Does not count the request.
-        Skip = "skip",
-    }
-}
-
-names! {
-    /// A family of response headers.
-    HeaderFamily {
-        /// Those of Discord.
-        Discord = "discord",
-        /// Draft 6 of the IETF.
-        Draft06 = "draft06",
-        /// Draft 11 of the IETF.
-        Draft11 = "draft11",
-        /// `X-RateLimit-*`.
-        Legacy = "legacy",
-        /// None; `Retry-After` stays.
-        None = "none",
-    }
-}
-
-// === What the names mean ===
-
-macro_rules! meanings {
-    ($($name:ident => $meaning:ident { $($variant:ident),* })*) => {$(
-        impl From<$name> for $meaning {
-            fn from(name: $name) -> Self {
-                match name { $($name::$variant => Self::$variant,)* }
-            }
-        }
-    )*};
-}
-
-meanings! {
-    ModeName => RuleMode { Enforce, Off, Shadow }
-    OnMissingKeyName => OnMissingKey { Reject, Share, Skip }
-    OutageName => OnOutage { Allow, Deny, Local }
-    WindowStartName => WindowStart { Clock, FirstHit, Month }
 }

@@ -316,9 +316,22 @@ impl PolicyExplanation {
                 _ => format!("number {bans}, "),
             };
             let (begun, ends) = (Span(now.since(since)), left(until));
+            let name = if penalty.is_backoff() {
+                "delay after failures"
+            } else {
+                "ban"
+            };
             return write!(
                 f,
-                "\n  ban: {number}for {begun}, ends in {ends} or by a reset of the key"
+                "\n  {name}: {number}for {begun}, ends in {ends} or by a reset of the key"
+            );
+        }
+        if penalty.is_backoff() {
+            let forgiven = left(ban_status.forgiven_at());
+            let plural = if bans == 1 { "" } else { "s" };
+            return write!(
+                f,
+                "\n  backoff: {bans} failure{plural}, forgiven in {forgiven}"
             );
         }
         write!(

@@ -3,7 +3,7 @@
 use std::{fmt, sync::Arc};
 
 use crate::{
-    charge::{Receipt, Settlement},
+    charge::{Actual, Receipt, Settlement},
     clock::{Moment, Timestamp},
     policy::Policy,
 };
@@ -80,7 +80,12 @@ impl Hold {
     /// # Panics
     ///
     /// If `actual` panics. The hold then ends too, and the charges are kept.
-    pub fn settle(mut self, actual: impl FnMut(&Policy, u64) -> u64) {
+    pub fn settle(self, mut actual: impl FnMut(&Policy, u64) -> u64) {
+        self.settle_at(|policy, charged| actual(policy, charged).into());
+    }
+
+    /// As [`settle`](Self::settle), with what the end of the request does to each key.
+    pub(crate) fn settle_at(mut self, actual: impl FnMut(&Policy, u64) -> Actual) {
         // In place, so that the drop can still settle the receipt if `actual` panics.
         if let Some(receipt) = &mut self.receipt {
             receipt.set_actual_costs(actual);
@@ -105,7 +110,7 @@ impl Hold {
 impl Drop for Hold {
     fn drop(&mut self) {
         if let Some(receipt) = &mut self.receipt {
-            receipt.set_actual_costs(|_, charged| charged);
+            receipt.set_actual_costs(|_, charged| charged.into());
         }
         self.end();
     }

@@ -10,7 +10,7 @@
 //! A release can be repeated: it names the ticket of its slots. A correction cannot, since a repeated one would count twice.
 
 use std::{
-    fmt,
+    fmt, iter,
     sync::{
         Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
@@ -21,7 +21,7 @@ use futures_util::future::join_all;
 use smallvec::SmallVec;
 
 use crate::{
-    charge::{Correction, Fingerprint, Receipt, Settlement},
+    charge::{Charge, Correction, Fingerprint, KeyEffect, Receipt, Settlement},
     clock::Clock,
     diagnosis::{ErrorChain, log},
     error::{Error, ErrorKind},
@@ -72,7 +72,7 @@ impl Settler {
         let _ = self.released.set(released);
     }
 
-    /// Settles each charge of a receipt on its own, all at the same time.
+    /// Settles each charge of a receipt on its own, and changes keys as the end of the request does, all at the same time.
     ///
     /// Releases, and corrections that were certainly not sent, are retried in the background, even if the future is dropped.
     ///
@@ -80,6 +80,65 @@ impl Settler {
     ///
     /// The first error of the store, also if the settlement is retried.
     pub fn settle(self: &Arc<Self>, receipt: Receipt) -> StoreFuture<()> {
+        let effects = receipt.effects();
+        let corrected = self.correct(receipt);
+        if effects.is_empty() {
+            return corrected;
+        }
+        let effects = effects.iter().map(|(charge, effect)| {
+            let charge = charge.borrow();
+            self.take_effect(&charge, *effect)
+        });
+        let (mut result, mut pending) = (Ok(()), Vec::new());
+        for mut call in iter::once(corrected).chain(effects) {
+            match call.take_ready() {
+                Some(ready) => result = result.and(ready),
+                None => pending.push(call),
+            }
+        }
+        if pending.is_empty() {
+            return StoreFuture::ready(result);
+        }
+        StoreFuture::boxed(async move {
+            let results = join_all(pending).await;
+            results.into_iter().fold(result, Result::and)
+        })
+    }
+
+    /// Changes a key as the end of its request does. A failure is not retried, and logged.
+    fn take_effect(self: &Arc<Self>, charge: &Charge<'_>, effect: KeyEffect) -> StoreFuture<()> {
+        let (policy, key) = (charge.policy(), charge.key());
+        let (done, undone) = match effect {
+            KeyEffect::Cleared => (self.store.reset(policy, key), "failures were not cleared"),
+            KeyEffect::Failed if policy.failure_penalty().is_some() => {
+                let counted = self.store.count_failure(policy, key);
+                (
+                    counted.map(|until| until.map(drop)),
+                    "no delay began after a failure",
+                )
+            }
+            KeyEffect::Failed | KeyEffect::Nothing => return StoreFuture::ready(Ok(())),
+        };
+        let (settler, policy) = (Arc::clone(self), *policy.name());
+        done.map(move |result| {
+            if let Err(error) = &result
+                && settler.is_first_failure()
+            {
+                let error = ErrorChain(error);
+                log::event!(
+                    WARN,
+                    "a key was not changed",
+                    policy = policy.as_str(),
+                    effect = undone,
+                    error = error
+                );
+            }
+            result
+        })
+    }
+
+    /// Settles each charge of a receipt on its own.
+    fn correct(self: &Arc<Self>, receipt: Receipt) -> StoreFuture<()> {
         let settlements = receipt.into_settlements().into_iter();
         let (mut shared, local): (Vec<_>, Vec<_>) =
             settlements.partition(|settlement| settlement.counted_by().is_shared());

@@ -266,6 +266,19 @@ impl RateLimiter {
         self.store.reset(policy, key)
     }
 
+    /// Counts a failure of a key under a policy with a [backoff](Policy::backoff): its next delay begins. Returns when the delay
+    /// ends; `None` if the policy has no backoff.
+    ///
+    /// A layer does it for rules that [count failures](crate::rules::Rule::count_failures). [`reset`](Self::reset) ends the delay,
+    /// and the next one is as short as the first.
+    ///
+    /// # Errors
+    ///
+    /// The error of the store, if it could not count it. While Redis is unavailable, this instance counts it.
+    pub fn count_failure(&self, policy: &Policy, key: &Key) -> StoreFuture<Option<Timestamp>> {
+        self.store.count_failure(policy, key)
+    }
+
     /// Returns where a key stands under a policy with a [penalty](crate::policy): whether it is banned, and until when. `None`
     /// if the policy has no penalty, or if there is nothing to forgive.
     ///

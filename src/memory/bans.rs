@@ -71,6 +71,9 @@ impl Bans {
         fingerprint: Fingerprint,
         now: Timestamp,
     ) -> Option<Timestamp> {
+        if penalty.is_backoff() {
+            return None;
+        }
         let micros = now.as_micros();
         if let Place::Found(index) = self.states.find(fingerprint, micros) {
             return penalty.count_denial(self.states.state(index), now);
@@ -79,6 +82,25 @@ impl Bans {
         let until = penalty.count_denial(&mut state, now);
         let inserted = self.states.insert(fingerprint, state, micros);
         until.filter(|_| inserted.is_ok())
+    }
+
+    /// Counts a failure of a key. Returns when the delay that begins with it ends.
+    ///
+    /// Without memory, the failure does not count.
+    pub fn count_failure(
+        &mut self,
+        penalty: &Penalty,
+        fingerprint: Fingerprint,
+        now: Timestamp,
+    ) -> Option<Timestamp> {
+        let micros = now.as_micros();
+        if let Place::Found(index) = self.states.find(fingerprint, micros) {
+            return Some(penalty.count_failure(self.states.state(index), now));
+        }
+        let mut state = BanRecord::default();
+        let until = penalty.count_failure(&mut state, now);
+        let inserted = self.states.insert(fingerprint, state, micros);
+        inserted.is_ok().then_some(until)
     }
 
     /// Bans a key that another store has banned, unless a longer ban is known.

@@ -424,6 +424,17 @@ impl Store for MemoryStore {
         StoreFuture::ready(self.shared.blocks.change(&change))
     }
 
+    fn count_failure(&self, policy: &Policy, key: &Key) -> StoreFuture<Option<Timestamp>> {
+        let Some(penalty) = policy.failure_penalty() else {
+            return StoreFuture::ready(Ok(None));
+        };
+        let fingerprint = Fingerprint::of(policy, key);
+        let read = self.shared.clock.read();
+        let mut shard = self.cell(fingerprint).lock();
+        let now = shard.now(read, &self.shared.clock);
+        StoreFuture::ready(Ok(shard.bans.count_failure(penalty, fingerprint, now)))
+    }
+
     fn ban_record(&self, policy: &Policy, key: &Key) -> StoreFuture<Option<BanRecord>> {
         let fingerprint = Fingerprint::of(policy, key);
         let read = self.shared.clock.read();

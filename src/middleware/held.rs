@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 use tokio::time::Sleep;
 
 use crate::{
-    charge::{Charges, OwnedCharge, Receipt},
+    charge::{Actual, Charges, OwnedCharge, Receipt},
     clock::{Clock, Moment, Timestamp},
     decision::Decision,
     hold::{Hold, PlaceInQueue},
@@ -138,19 +138,19 @@ impl HeldCharges {
         now.since(self.started.unwrap_or(now))
     }
 
-    /// Settles the charges at the cost that `price` returns for each policy and the units charged. The charge is kept if
-    /// `price` panics, and refunded if the request was not started.
-    pub(crate) fn settle(mut self, price: impl Fn(&Self, &Policy, u64) -> u64) {
+    /// Settles the charges at the cost that `actual` returns for each policy and the units charged. The charge is kept if
+    /// `actual` panics, and refunded if the request was not started.
+    pub(crate) fn settle<A: Into<Actual>>(mut self, actual: impl Fn(&Self, &Policy, u64) -> A) {
         if let Some(over) = self.place.take().and_then(|place| place.leave()) {
             self.set_turn(over);
         }
         for hold in mem::take(&mut self.holds) {
-            hold.settle(|policy, charged| match self.started {
-                None => 0,
+            hold.settle_at(|policy, charged| match self.started {
+                None => 0.into(),
                 Some(_) => {
-                    let price = || price(&self, policy, charged);
+                    let actual = || actual(&self, policy, charged).into();
                     // A second panic while one unwinds would abort the process.
-                    panic::catch_unwind(AssertUnwindSafe(price)).unwrap_or(charged)
+                    panic::catch_unwind(AssertUnwindSafe(actual)).unwrap_or(charged.into())
                 }
             });
         }

@@ -21,7 +21,7 @@ use std::{
 use http::{HeaderMap, Method, Request, Response, StatusCode, header::CONTENT_LENGTH};
 
 use crate::{
-    charge::{Receipt, Settlement},
+    charge::{Actual, Receipt, Settlement},
     hold::Hold,
     policy::Policy,
     rules::{BodyOutcome, CompletedRequest, RequestOutcome, Rule},
@@ -39,10 +39,7 @@ pub(super) struct PendingSettlement {
     actual_cost: ActualCost,
     /// Whether a rule settles the charges, by how the request ended.
     is_priced: bool,
-    /// Whether the method is `CONNECT`: a successful response upgrades the connection.
-    is_connect: bool,
-    /// Whether the method is `HEAD`: the response has no body.
-    is_head: bool,
+    method: Method,
     progress: Progress,
 }
 
@@ -75,8 +72,7 @@ impl PendingSettlement {
             rules,
             actual_cost: ActualCost::default(),
             is_priced: false,
-            is_connect: false,
-            is_head: false,
+            method: Method::GET,
             progress: Progress::Open,
         })
     }
@@ -94,8 +90,7 @@ impl PendingSettlement {
 
     /// Notes that the inner service is about to be called, and reads the handler's [`ActualCost`] if a rule settles.
     pub fn start<A>(&mut self, request: &mut Request<A>) {
-        self.is_connect = request.method() == Method::CONNECT;
-        self.is_head = request.method() == Method::HEAD;
+        self.method.clone_from(request.method());
         self.is_priced = self.settles();
         if self.is_priced {
             // Shared with a layer around this one, so that one call of `set` reaches both.
@@ -138,7 +133,11 @@ impl PendingSettlement {
             None => Progress::Failed,
             Some(response) if self.is_priced => {
                 let elapsed = self.held.elapsed();
-                Progress::Responded(Box::new(Sent::new(response, self.is_head, elapsed)))
+                Progress::Responded(Box::new(Sent::new(
+                    response,
+                    self.method == Method::HEAD,
+                    elapsed,
+                )))
             }
             Some(_) => Progress::Open,
         };
@@ -146,7 +145,8 @@ impl PendingSettlement {
 
     /// Whether a response with this status makes a tunnel of the connection, or of the stream of HTTP/2.
     fn is_upgrade(&self, status: StatusCode) -> bool {
-        status == StatusCode::SWITCHING_PROTOCOLS || self.is_connect && status.is_success()
+        status == StatusCode::SWITCHING_PROTOCOLS
+            || self.method == Method::CONNECT && status.is_success()
     }
 
     /// Notes that the slots are released although the connection goes on.
@@ -205,12 +205,12 @@ impl PendingSettlement {
         rules.find(|rule| rule.settles() && rule.has_policy(policy))
     }
 
-    fn price(&self, held: &HeldCharges, policy: &Policy, charged: u64) -> u64 {
+    fn actual(&self, held: &HeldCharges, policy: &Policy, charged: u64) -> Actual {
         let Some(rule) = self.settling_rule(policy) else {
-            return charged;
+            return charged.into();
         };
         let set = self.actual_cost.of(rule.policy().name());
-        set.unwrap_or_else(|| rule.price(&self.completed(held, charged)))
+        rule.actual(&self.completed(held, charged), set)
     }
 
     fn completed(&self, held: &HeldCharges, charged: u64) -> CompletedRequest<'_> {
@@ -229,6 +229,7 @@ impl PendingSettlement {
         };
         CompletedRequest {
             charged,
+            method: &self.method,
             elapsed,
             outcome,
         }
@@ -267,7 +268,7 @@ impl Sent {
 impl Drop for PendingSettlement {
     fn drop(&mut self) {
         let held = mem::take(&mut self.held);
-        held.settle(|held, policy, charged| self.price(held, policy, charged));
+        held.settle(|held, policy, charged| self.actual(held, policy, charged));
     }
 }
 

@@ -69,7 +69,7 @@ impl Consistency {
                 "a sliding log needs the time of each request: use another algorithm"
             }
             _ if notes_denied => {
-                "the shared store must see each request that is denied: remove the penalty and count_denied()"
+                "the shared store must see each request that is denied: remove penalty(), backoff() and count_denied()"
             }
             Counter::Bucket(bucket) if bucket.capacity() < LEAST_LEASED => {
                 "instances lease a quarter of the burst, and at least 4 units: set a burst of 16 or more, best for each instance"

@@ -51,12 +51,14 @@
 
 #[cfg(feature = "client")]
 mod at_rate;
+mod backoff;
 pub(crate) mod consistency;
 mod penalty;
 pub(crate) mod policy;
 #[cfg(feature = "client")]
 mod present_rate;
 
+pub use self::backoff::Backoff;
 #[cfg(any(feature = "dashboard", feature = "rules", all(feature = "redis", test)))]
 pub(crate) use self::consistency::Consistency;
 #[cfg(any(feature = "redis", feature = "rules"))]

@@ -46,6 +46,8 @@ pub struct Penalty {
     factor: u32,
     longest: Duration,
     forgiven_after: Duration,
+    /// Whether failures lead to the bans, and no denials: the penalty is a [`Backoff`](super::Backoff).
+    is_backoff: bool,
 }
 
 impl Penalty {
@@ -66,7 +68,28 @@ impl Penalty {
             factor: 2,
             longest: Duration::from_secs(3_600),
             forgiven_after: Duration::from_secs(3_600),
+            is_backoff: false,
         }
+    }
+
+    /// Bans a key with each failure, and with no denial.
+    pub(super) const fn by_failures(first: Duration, longest: Duration) -> Self {
+        Self {
+            denials: 1,
+            within: first,
+            ban: first,
+            factor: 2,
+            longest,
+            forgiven_after: longest,
+            is_backoff: true,
+        }
+    }
+
+    /// Returns whether failures lead to the bans, and no denials.
+    #[must_use]
+    #[doc(hidden)]
+    pub const fn is_backoff(&self) -> bool {
+        self.is_backoff
     }
 
     /// Sets the length of the first ban.
@@ -146,13 +169,16 @@ impl Penalty {
     #[doc(hidden)]
     pub fn validate(&self) -> Result<(), Error> {
         let invalid = |message: &'static str| Err(Error::new(ErrorKind::InvalidPolicy, message));
+        let [wrong_factor, wrong_times, wrong_order] = if self.is_backoff {
+            BACKOFF_FAULTS
+        } else {
+            PENALTY_FAULTS
+        };
         if self.denials == 0 || self.denials > Self::MAX_DENIALS {
             return invalid("a penalty after 0 or over 1,000,000 denials: set another number");
         }
         if self.factor == 0 || self.factor > Self::MAX_FACTOR {
-            return invalid(
-                "bans of a penalty grow by a factor from 1 to 100: with 1 all are equally long",
-            );
+            return invalid(wrong_factor);
         }
         let times = [self.within, self.ban, self.longest, self.forgiven_after];
         let is_usable = |time: &Duration| {
@@ -161,12 +187,10 @@ impl Penalty {
                 && time.subsec_nanos().is_multiple_of(1_000)
         };
         if !times.iter().all(is_usable) {
-            return invalid(
-                "the times of a penalty are from 1 ms to 366 days, in whole microseconds: set others",
-            );
+            return invalid(wrong_times);
         }
         if self.longest < self.ban {
-            return invalid("the longest ban of a penalty is shorter than the first: lengthen it");
+            return invalid(wrong_order);
         }
         Ok(())
     }
@@ -217,6 +241,19 @@ impl Penalty {
         (state.banned_until > now).then_some(state.banned_until)
     }
 
+    /// Counts a failure of a key. Returns when the delay that begins with it ends.
+    pub(crate) fn count_failure(&self, state: &mut BanRecord, now: Timestamp) -> Timestamp {
+        if now >= state.forgiven_at {
+            *state = BanRecord::default();
+        }
+        state.banned_until = now + self.length_of(state.bans);
+        (state.counted_since, state.denials) = (now, 0);
+        state.bans = state.bans.saturating_add(1);
+        // Not the later of both: after a clock step, what was stored may be far in the future.
+        state.forgiven_at = state.banned_until + self.forgiven_after;
+        state.banned_until
+    }
+
     /// Returns where a key stands, for an operator; `None` if it was not denied, or if all is forgiven.
     #[must_use]
     pub(crate) fn ban_status(&self, state: &BanRecord, now: Timestamp) -> Option<BanStatus> {
@@ -252,7 +289,11 @@ impl Penalty {
     #[cfg(feature = "redis")]
     pub(crate) fn arguments(&self) -> [u64; 6] {
         [
-            self.denials.into(),
+            if self.is_backoff {
+                0
+            } else {
+                self.denials.into()
+            },
             crate::clock::micros(self.within),
             crate::clock::micros(self.ban),
             self.factor.into(),
@@ -261,6 +302,19 @@ impl Penalty {
         ]
     }
 }
+
+/// Faults of a penalty: of its factor, its times, and their order.
+const PENALTY_FAULTS: [&str; 3] = [
+    "bans of a penalty grow by a factor from 1 to 100: with 1 all are equally long",
+    "the times of a penalty are from 1 ms to 366 days, in whole microseconds: set others",
+    "the longest ban of a penalty is shorter than the first: lengthen it",
+];
+/// Those of a backoff.
+const BACKOFF_FAULTS: [&str; 3] = [
+    "delays of a backoff grow by a factor from 1 to 100: with 1 all are equally long",
+    "the times of a backoff are from 1 ms to 366 days, in whole microseconds: set others",
+    "the longest delay of a backoff is shorter than the first: lengthen it",
+];
 
 // === BanRecord ===
 

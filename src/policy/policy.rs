@@ -518,7 +518,8 @@ impl Policy {
         let valid = penalty.validate();
         valid.map_err(|error| self.error(error.kind(), &error.to_string()))?;
         let wait = counter.shortest_wait_if_counted();
-        let wait = wait.filter(|wait| self.counts_denied && penalty.longest_ban() <= *wait);
+        let is_by_denials = self.counts_denied && !penalty.is_backoff();
+        let wait = wait.filter(|wait| is_by_denials && penalty.longest_ban() <= *wait);
         let Some(wait) = wait else {
             return Ok(());
         };
@@ -532,7 +533,8 @@ impl Policy {
 
     /// Returns the finding if the first ban may end before the wait of the denial that it begins with.
     pub(crate) fn short_ban(&self) -> Option<String> {
-        let first = self.ban_penalty()?.first_ban();
+        let penalty = self.ban_penalty();
+        let first = penalty.filter(|penalty| !penalty.is_backoff())?.first_ban();
         let wait = self.counter().longest_wait(self.cost);
         (first < wait).then(|| {
             format!("the first ban lasts {first:?}, but a denied request may have a wait of {wait:?} without it")

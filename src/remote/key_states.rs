@@ -9,15 +9,15 @@ use crate::{
     charge::Charge,
     clock::{Clock, Timestamp},
     key::Key,
-    policy::{BanRecord, Policy},
+    policy::{BanRecord, Penalty, Policy},
     store::StoreFuture,
 };
 
 use super::{
     client::Client,
     connection::classify,
-    protocol::{LeaseReport, Request, has_leases, malformed},
-    route,
+    protocol::{self, LeaseReport, Request, Script, has_leases, malformed},
+    route, script_call,
 };
 
 /// Deletes the states of a key, without what instances have leased of it.
@@ -62,6 +62,28 @@ pub(super) fn reset(
             route::submit(&client, Box::new(request)).await?.check()?;
         }
         deleted.into_iter().try_for_each(|reply| reply.map(drop))
+    })
+}
+
+/// Counts a failure of a key. Returns when the delay that begins with it ends.
+pub(super) fn count_failure(
+    client: &Arc<Client>,
+    (policy, key): (&Policy, &Key),
+    penalty: &Penalty,
+) -> StoreFuture<Option<Timestamp>> {
+    let (client, policy, key, penalty) = (Arc::clone(client), policy.clone(), *key, *penalty);
+    StoreFuture::boxed(async move {
+        let command = |start: fn(&Script, usize) -> Cmd| {
+            let now = client.clock.as_ref().map(Clock::now);
+            protocol::failure(&client.keyspace, (&policy, &key), &penalty, start, now)
+        };
+        match script_call::run(&client, command).await? {
+            Value::Int(micros) => {
+                let micros = u64::try_from(micros).map_err(|_| malformed())?;
+                Ok(Some(Timestamp::from_micros(micros)))
+            }
+            _ => Err(malformed()),
+        }
     })
 }
 

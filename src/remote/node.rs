@@ -261,6 +261,18 @@ impl Node {
         })
     }
 
+    /// Counts a failure of a key: at the server, or here during an outage.
+    pub fn count_failure(&self, policy: &Policy, key: &Key) -> StoreFuture<Option<Timestamp>> {
+        let Some(penalty) = policy.failure_penalty() else {
+            return StoreFuture::ready(Ok(None));
+        };
+        let count = || key_states::count_failure(&self.client, (policy, key), penalty);
+        match &self.guard {
+            Some(guard) => guard.count_failure(policy, key, count),
+            None => count(),
+        }
+    }
+
     /// Returns the denials and the ban of a key.
     pub fn ban_record(&self, policy: &Policy, key: &Key) -> StoreFuture<Option<BanRecord>> {
         let read = || key_states::ban_record(&self.client, policy, key);

@@ -292,6 +292,10 @@ impl Store for RedisStore {
         self.node_for(key).reset(policy, key, policy.is_leased())
     }
 
+    fn count_failure(&self, policy: &Policy, key: &Key) -> StoreFuture<Option<Timestamp>> {
+        self.node_for(key).count_failure(policy, key)
+    }
+
     fn ban_record(&self, policy: &Policy, key: &Key) -> StoreFuture<Option<BanRecord>> {
         self.node_for(key).ban_record(policy, key)
     }

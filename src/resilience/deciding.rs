@@ -192,6 +192,36 @@ impl Guard {
         })
     }
 
+    /// Counts a failure in the store that decides. A delay that the shared store begins also holds here during an outage.
+    ///
+    /// Where the fate of the call is unknown, the failure is counted here too, since it must not be free.
+    pub fn count_failure(
+        self: &Arc<Self>,
+        policy: &Policy,
+        key: &Key,
+        count: impl FnOnce() -> StoreFuture<Option<Timestamp>>,
+    ) -> StoreFuture<Option<Timestamp>> {
+        if self.breaker.is_open() {
+            return self.local.store.count_failure(policy, key);
+        }
+        let (guard, primary) = (Arc::clone(self), count());
+        let charge = policy.charge(*key).to_owned();
+        StoreFuture::boxed(async move {
+            let store = &guard.local.store;
+            let charge = charge.borrow();
+            match guard.bounded(primary).await {
+                Ok(until) => {
+                    if let Some(until) = until {
+                        store.seed_ban(&charge, until);
+                    }
+                    Ok(until)
+                }
+                Err(error) if error.kind() == ErrorKind::ForeignValue => Err(error),
+                Err(_) => store.count_failure(charge.policy(), charge.key()).await,
+            }
+        })
+    }
+
     /// Reads the ban of a key from where the next request would be decided.
     pub fn ban_record(
         self: &Arc<Self>,

@@ -13,7 +13,7 @@
 
 use std::time::Duration;
 
-use http::{HeaderMap, StatusCode};
+use http::{HeaderMap, Method, StatusCode};
 
 /// A request that has ended, as the closure of [`Rule::settle`](super::Rule::settle) receives it.
 #[derive(Clone, Copy, Debug)]
@@ -21,6 +21,8 @@ use http::{HeaderMap, StatusCode};
 pub struct CompletedRequest<'a> {
     /// Units charged when the request was admitted.
     pub charged: u64,
+    /// Method of the request. A request that was not started has `GET`.
+    pub method: &'a Method,
     /// Time from the call of the inner service to its response head, or to the end of a request that got none.
     ///
     /// It does not include the body, so a client that reads slowly does not change it.

@@ -8,6 +8,8 @@ mod completed;
 mod filter;
 mod mode;
 mod on_missing_key;
+mod outcome;
+mod price;
 mod rule;
 mod setup_check;
 

@@ -21,6 +21,7 @@ use super::{
     filter::RuleMatchers,
     mode::{ModeSwitch, RuleMode},
     on_missing_key::OnMissingKey,
+    price::{Condition, Price},
     setup_check::{FirstMatches, FirstRequests},
 };
 
@@ -37,7 +38,9 @@ pub struct Rule {
     pub(crate) matchers: RuleMatchers,
     pub(crate) choice: Option<Arc<dyn TierChoice>>,
     pub(crate) cache: Option<TierCache>,
-    price: Option<SettledCost>,
+    pub(super) price: Option<Price>,
+    /// Which responses clear what has counted for the key.
+    pub(super) clears: Option<Condition>,
     pub(crate) mode: ModeSwitch,
     /// The policy with the quota to try, counted beside the rule's own.
     pub(crate) candidate: Option<Policy>,
@@ -48,9 +51,6 @@ pub struct Rule {
     /// Whether a failed lookup was logged.
     pub(super) has_logged_lookup: Arc<AtomicBool>,
 }
-
-/// Returns what a request really cost.
-type SettledCost = Arc<dyn Fn(&CompletedRequest<'_>) -> u64 + Send + Sync>;
 
 /// Source of a rule's keys.
 #[derive(Clone)]
@@ -186,7 +186,7 @@ impl Rule {
     /// The closure runs after the body of the response has ended and was dropped, or after a request without a response
     /// was dropped. It delays no response. If it panics, the charge is kept. An
     /// [`ActualCost`](crate::middleware::ActualCost) that the handler sets takes precedence. A request of cost 0 is not
-    /// settled: to count failures only, charge each request and return 0 for the others. Over Redis the settlement
+    /// settled. To count failures only, use [`count_failures`](Self::count_failures). Over Redis the settlement
     /// needs the Tokio runtime that drops the body.
     ///
     /// Keep the charge when the client [goes away](super::RequestOutcome#charge-a-client-that-goes-away): a client can
@@ -213,7 +213,7 @@ impl Rule {
         mut self,
         price: impl Fn(&CompletedRequest<'_>) -> u64 + Send + Sync + 'static,
     ) -> Self {
-        self.price = Some(Arc::new(price));
+        self.price = Some(Price::Settled(Arc::new(price)));
         self
     }
 
@@ -325,6 +325,7 @@ impl Rule {
                 ),
             ));
         }
+        self.validate_outcomes()?;
         self.matchers.validate()?;
         let (most, limit) = (self.matchers.largest_cost(), self.policy.counter().limit());
         let may_have_more = self.choice.is_some() || self.cache.is_some();
@@ -347,14 +348,6 @@ impl Rule {
     /// Whether the rule settles charges by the real cost.
     pub(crate) fn settles(&self) -> bool {
         self.price.is_some()
-    }
-
-    /// Returns the real cost of a request.
-    pub(crate) fn price(&self, completed: &CompletedRequest<'_>) -> u64 {
-        match &self.price {
-            Some(price) => price(completed),
-            None => completed.charged,
-        }
     }
 
     /// Returns the rule's policy.
@@ -390,6 +383,7 @@ impl From<Policy> for Rule {
             choice: None,
             cache: None,
             price: None,
+            clears: None,
             mode: ModeSwitch::default(),
             candidate: None,
             fault: None,

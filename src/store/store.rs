@@ -68,7 +68,7 @@ pub enum SlotMessage {
 ///
 /// Only [`decide`](Self::decide) and [`reset`](Self::reset) are required. Add [`settle`](Self::settle) for refunds,
 /// [`hold`](Self::hold) and [`renew`](Self::renew) for concurrency, [`ban_record`](Self::ban_record) for penalties, which
-/// `decide` must count, [`blocks`](Self::blocks) and [`change_block`](Self::change_block) for blocks, and
+/// `decide` must count, [`count_failure`](Self::count_failure) for backoffs, [`blocks`](Self::blocks) and [`change_block`](Self::change_block) for blocks, and
 /// [`probe`](Self::probe) for a circuit breaker. Without `settle`, refunds and actual costs fail. Wrap a
 /// remote store in a [`ResilientStore`](crate::resilience::ResilientStore) to give it a deadline, a circuit breaker and a local
 /// fallback.
@@ -275,6 +275,20 @@ pub trait Store: Any + Debug + Send + Sync {
     /// A store that wraps this one then needs no timer. Default: `None`.
     fn deadline(&self) -> Option<Duration> {
         self.inner()?.deadline()
+    }
+
+    /// Counts a failure of a key whose policy has a [backoff](Policy::backoff): the next delay begins. Returns when it ends;
+    /// `None` if the policy has no backoff.
+    ///
+    /// # Errors
+    ///
+    /// By default [`InvalidConfig`](ErrorKind::InvalidConfig): the store cannot delay keys. Otherwise any kind that describes
+    /// why the failure was not counted.
+    fn count_failure(&self, policy: &Policy, key: &Key) -> StoreFuture<Option<Timestamp>> {
+        match self.inner() {
+            Some(inner) => inner.count_failure(policy, key),
+            None => cannot("this store cannot delay keys after failures"),
+        }
     }
 
     /// Returns the denials and the ban of a key under a policy with a [penalty](crate::policy); `None` if there are none.

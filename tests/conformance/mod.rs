@@ -67,6 +67,7 @@ macro_rules! by_every_way {
     };
 }
 
+mod backoffs;
 mod blocks;
 mod by_itself;
 mod changes;

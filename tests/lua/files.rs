@@ -38,6 +38,7 @@ fn algorithms() -> BTreeMap<String, String> {
         DECIDE,
         DENIAL,
         ENDED_LEASES,
+        FAILURE,
         LATTICE,
         LEASE,
         LEASE_REPORT,
@@ -73,6 +74,7 @@ const BLOCKS: &str = "blocks.lua";
 const DECIDE: &str = "decide.lua";
 const DENIAL: &str = "denial.lua";
 const ENDED_LEASES: &str = "ended_leases.lua";
+const FAILURE: &str = "failure.lua";
 const LATTICE: &str = "lattice.lua";
 const LEASE: &str = "lease.lua";
 const LEASE_REPORT: &str = "lease_report.lua";

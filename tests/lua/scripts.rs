@@ -292,13 +292,14 @@ fn hash_of_the_script_is_pinned() {
     // A changed script is a changed protocol between instances of two versions: change this line knowingly.
     assert_eq!(Script::ACQUIRE.hash(), ACQUIRE_HASH);
     assert_eq!(Script::DECIDE.hash(), DECIDE_HASH);
+    assert_eq!(Script::FAILURE.hash(), FAILURE_HASH);
     assert_eq!(Script::MEMBERS.hash(), MEMBERS_HASH);
     assert_eq!(Script::PAUSE.hash(), PAUSE_HASH);
     assert_eq!(Script::RELEASE.hash(), RELEASE_HASH);
     assert_eq!(Script::RULES.hash(), RULES_HASH);
     assert_eq!(Script::TOP_KEYS.hash(), TOP_KEYS_HASH);
     assert_eq!(Script::ADAPT.hash(), ADAPT_HASH);
-    assert_eq!(Script::ALL.len(), 9);
+    assert_eq!(Script::ALL.len(), 10);
     assert_eq!(Script::BLOCKS.hash(), BLOCKS_HASH);
 }
 
@@ -955,12 +956,13 @@ async fn server_counts_by_its_own_time() {
     );
 }
 
-const ACQUIRE_HASH: &str = "7816b6244bc93e0e0861807ed04e9053fcfd4006";
+const ACQUIRE_HASH: &str = "bd1eeb3530429db5fd8944cf59f7e61f1ab0e2b8";
 const ADAPT_HASH: &str = "85f3a2c56601b28bc9cb8fbfc823d503a7ec9d0b";
+const FAILURE_HASH: &str = "cec2a7275df2ecb15b4f7c857f9b04022543ef42";
 const PAUSE_HASH: &str = "6ca9f323ad1f51099cb266fad146059e52f71c91";
-const RELEASE_HASH: &str = "20ff49dd1b4d49621eaeefd338bc0ec85b69d3d7";
+const RELEASE_HASH: &str = "fb98ba2cb29dbaf3314e30feafc1b012eab39a84";
 const RULES_HASH: &str = "32d1270a0dd051bd5567f52ff8941d9f197a7b3b";
 const TOP_KEYS_HASH: &str = "7c7309fe2a061ec89397311d906f02786ea074d2";
 const BLOCKS_HASH: &str = "24ca7bccd1aab16c1819923145ba9f430f776509";
-const DECIDE_HASH: &str = "0048ee28e0b279a9cfcc77169374f16fd0ccc6e7";
+const DECIDE_HASH: &str = "56ca148ca3a21bb3777c07591e4b5c79da3ca0bc";
 const MEMBERS_HASH: &str = "de2f63bcf3e823d2fa58ac09c74e6a1d0ffcf68a";

@@ -1,5 +1,6 @@
 //! What a request through the layer waits and pays for, in process and on Redis.
 
+mod outcomes;
 mod queueing;
 mod request_deadline;
 mod settling;

@@ -14,7 +14,7 @@ use tollgate::{
     memory::MemoryStore,
     remote::RedisStore,
     rules::Rule,
-    store::{Health, Store, StoreFuture},
+    store::{Store, StoreFuture},
 };
 
 use crate::support::Server;
@@ -28,6 +28,7 @@ pub(crate) struct World {
     pub(crate) server: Option<Server>,
     pub(crate) store: Witness,
     done: mpsc::UnboundedReceiver<Result<Vec<Settled>, ErrorKind>>,
+    changed: mpsc::UnboundedReceiver<String>,
 }
 
 impl World {
@@ -49,17 +50,20 @@ impl World {
 
     pub(crate) fn over(store: impl Store, clock: Clock, server: Option<Server>) -> Self {
         let (told, done) = mpsc::unbounded_channel();
+        let (changes, changed) = mpsc::unbounded_channel();
         let store = Witness {
             store: Arc::new(store),
             asked: Arc::default(),
             decided: Arc::default(),
             told,
+            changes,
         };
         Self {
             clock,
             server,
             store,
             done,
+            changed,
         }
     }
 
@@ -92,6 +96,18 @@ impl World {
         let done = time::timeout(PATIENCE, self.done.recv()).await;
         let done = done.expect("something is settled in time");
         done.expect("the witness lives")
+    }
+
+    /// The next key that was reset, or delayed after a failure, by its policy's name.
+    pub(crate) async fn changed(&mut self) -> String {
+        let changed = time::timeout(PATIENCE, self.changed.recv()).await;
+        let changed = changed.expect("a key is changed in time");
+        changed.expect("the witness lives")
+    }
+
+    /// Whether another key was changed since.
+    pub(crate) fn has_changed(&mut self) -> bool {
+        self.changed.try_recv().is_ok()
     }
 
     /// How many charges were asked to be settled so far, done or not.
@@ -148,6 +164,7 @@ pub(crate) struct Witness {
     asked: Arc<Mutex<usize>>,
     decided: Arc<Mutex<Vec<usize>>>,
     told: mpsc::UnboundedSender<Result<Vec<Settled>, ErrorKind>>,
+    changes: mpsc::UnboundedSender<String>,
 }
 
 impl Store for Witness {
@@ -157,8 +174,24 @@ impl Store for Witness {
         self.store.decide(charges)
     }
 
+    fn inner(&self) -> Option<&dyn Store> {
+        Some(&*self.store)
+    }
+
     fn reset(&self, policy: &Policy, key: &Key) -> StoreFuture<()> {
-        self.store.reset(policy, key)
+        let (changes, change) = (self.changes.clone(), format!("{} reset", policy.name()));
+        self.store.reset(policy, key).map(move |result| {
+            let _ = changes.send(change);
+            result
+        })
+    }
+
+    fn count_failure(&self, policy: &Policy, key: &Key) -> StoreFuture<Option<Timestamp>> {
+        let (changes, change) = (self.changes.clone(), format!("{} failed", policy.name()));
+        self.store.count_failure(policy, key).map(move |until| {
+            let _ = changes.send(change);
+            until
+        })
     }
 
     fn settle(&self, receipt: Receipt) -> StoreFuture<()> {
@@ -177,18 +210,6 @@ impl Store for Witness {
             tell(&result);
             result
         })
-    }
-
-    fn hold(&self, receipt: &Receipt) {
-        self.store.hold(receipt);
-    }
-
-    fn renew(&self, charges: &[Charge<'_>]) -> StoreFuture<()> {
-        self.store.renew(charges)
-    }
-
-    fn health(&self) -> Health {
-        self.store.health()
     }
 }
 

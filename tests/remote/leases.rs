@@ -605,15 +605,15 @@ fn policies_that_cannot_be_leased_are_refused_with_the_reason() {
         ),
         (
             windowed(100, Algorithm::SlidingWindow).count_denied(true),
-            "remove the penalty and count_denied()",
+            "remove penalty(), backoff() and count_denied()",
         ),
         (
             leased("denied").count_denied(true),
-            "remove the penalty and count_denied()",
+            "remove penalty(), backoff() and count_denied()",
         ),
         (
             leased("ban").penalty(Penalty::after(3, Duration::from_secs(3_600))),
-            "remove the penalty and count_denied()",
+            "remove penalty(), backoff() and count_denied()",
         ),
         (
             Policy::new("small", Quota::per_second(15)).consistency(Consistency::Leased),

@@ -30,4 +30,6 @@ pub(super) use self::redirect::{NodeAddress, Redirect};
 pub(super) use self::reply::{Reply, RequestResult, malformed};
 pub(super) use self::request::{CancelHandle, Delivery, Request, takes_slots};
 pub use self::script::Script;
-pub(super) use self::turns::{TurnsCall, adapt, check_release, parse_rate, pause, release};
+pub(super) use self::turns::{
+    TurnsCall, adapt, check_release, failure, parse_rate, pause, release,
+};

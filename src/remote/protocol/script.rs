@@ -64,6 +64,9 @@ impl Script {
     /// Blocks keys for all instances. `lua/blocks.lua` documents its keys, its arguments and its reply.
     pub const BLOCKS: &'static Self = &BLOCKS;
 
+    /// Counts a failure of a key. `lua/failure.lua` documents its key, its arguments and its reply.
+    pub const FAILURE: &'static Self = &FAILURE;
+
     /// Releases slots, and wakes callers that wait for them. `lua/release_open.lua` documents its keys, its arguments and its reply.
     pub const RELEASE: &'static Self = &RELEASE;
 
@@ -75,11 +78,12 @@ impl Script {
     pub const TOP_KEYS: &'static Self = &TOP_KEYS;
 
     /// Every script there is.
-    pub const ALL: [&'static Self; 9] = [
+    pub const ALL: [&'static Self; 10] = [
         Self::ACQUIRE,
         Self::ADAPT,
         Self::BLOCKS,
         Self::DECIDE,
+        Self::FAILURE,
         Self::MEMBERS,
         Self::PAUSE,
         Self::RELEASE,
@@ -129,6 +133,10 @@ static BLOCKS: Script = Script {
 
 static DECIDE: Script = Script {
     text: LazyLock::new(|| Text::composed(&[])),
+};
+
+static FAILURE: Script = Script {
+    text: LazyLock::new(|| Text::of(include_str!("../../../lua/failure.lua"))),
 };
 
 static MEMBERS: Script = Script {

@@ -1,5 +1,5 @@
-//! Questions of queues, pauses, and adaptive rates: their commands and their replies. `lua/line_open.lua`, `lua/pause.lua` and
-//! `lua/adapt.lua` document them.
+//! Questions of queues, pauses, adaptive rates and failures: their commands and their replies. `lua/line_open.lua`,
+//! `lua/pause.lua`, `lua/adapt.lua` and `lua/failure.lua` document them.
 
 use redis::{Cmd, Value};
 use smallvec::SmallVec;
@@ -9,6 +9,8 @@ use crate::{
     charge::{Charge, OwnedCharge, Settlement, Turn, TurnRequest, Turns},
     clock::Timestamp,
     error::Error,
+    key::Key,
+    policy::{Penalty, Policy},
 };
 
 use super::{
@@ -144,6 +146,22 @@ pub(in crate::remote) fn pause(
         let span = bucket.without_queue().span();
         command.arg(span.saturating_sub(bucket.micros_up(1)));
     }
+    command
+}
+
+/// Returns the command that counts a failure of a key under a policy with this penalty.
+pub(in crate::remote) fn failure(
+    keyspace: &Keyspace,
+    (policy, key): (&Policy, &Key),
+    penalty: &Penalty,
+    start: fn(&Script, usize) -> Cmd,
+    now: Option<Timestamp>,
+) -> Cmd {
+    let mut command = start(Script::FAILURE, 6);
+    command.arg(1).arg(keyspace.ban_key(policy, key).as_slice());
+    optional_time(&mut command, now);
+    let [_, _, first, factor, longest, forgiven] = penalty.arguments();
+    command.arg(&[first, factor, longest, forgiven]);
     command
 }
 

@@ -285,6 +285,16 @@ rules:
     candidate: 40/month
     tiers: { free: 1/month, none: forbidden }
     tier_from: { custom: plan }
+  - id: failures
+    key: { header: x-user }
+    limit: 5/min
+    count: failures
+    clear_on_success: true
+    backoff: { first: 1s, longest: 15m, factor: 3, forgiven_after: 1h }
+  - id: statuses
+    key: { header: x-user }
+    limit: 5/min
+    count_statuses: [401, 403]
   - id: leased
     key: global
     algorithm: token_bucket
@@ -546,7 +556,7 @@ fn rules_in_the_guide_can_be_read() {
         .skip(1)
         .chain(blocks("text").into_iter().skip(1))
         .collect();
-    assert_eq!(blocks.len(), 6);
+    assert_eq!(blocks.len(), 7);
     for block in blocks {
         // Beside the configuration of another limiter, ours begins in one column.
         let start = block
@@ -799,6 +809,46 @@ async fn webhooks_of_the_examples_are_spaced_and_have_overrides() {
     );
 }
 
+#[tokio::test]
+async fn rules_of_a_file_count_failures_or_some_statuses() {
+    let layer = layer_of_text(
+        r"
+rules:
+  - id: failures
+    key: { header: x-user }
+    limit: 2/h
+    count: failures
+    backoff: { first: 1h, longest: 2h }
+  - id: forbidden
+    key: global
+    limit: 2/h
+    count_statuses: 403
+",
+    );
+    for (user, status, expected) in [
+        ("ada", 200, 200),
+        ("ada", 200, 200),
+        ("ada", 200, 200),
+        ("ada", 401, 401),
+        ("ada", 200, 429),
+        ("bob", 403, 403),
+        ("eve", 403, 403),
+        ("joe", 200, 429),
+    ] {
+        let service = layer.layer(service_fn(move |_: Request<()>| {
+            let response = Response::builder().status(status).body(());
+            std::future::ready(Ok::<_, Infallible>(response.expect("a response")))
+        }));
+        let request = Request::get("/").header("x-user", user).body(());
+        let response = service.oneshot(request.expect("a request")).await;
+        assert_eq!(
+            response.expect("it answers").status(),
+            expected,
+            "{user} {status}"
+        );
+    }
+}
+
 #[test]
 fn file_that_is_missing_or_has_no_known_format_is_a_fault_of_the_whole_file() {
     let error = RuleSet::from_file(Path::new("examples/rules/none.yaml")).expect_err("missing");
@@ -883,7 +933,7 @@ proptest! {
 // === Any rules ===
 
 /// A field of a rule with values that work, that do not, and that do only beside some others.
-const FIELDS: [(&str, &[&str]); 23] = [
+const FIELDS: [(&str, &[&str]); 27] = [
     (
         "key",
         &[
@@ -966,6 +1016,19 @@ const FIELDS: [(&str, &[&str]); 23] = [
             "{ denials: 0, within: 1m }",
         ],
     ),
+    (
+        "backoff",
+        &[
+            "{ first: 1s, longest: 15m }",
+            "{ first: 1s, longest: 15m, factor: 3, forgiven_after: 1h }",
+            "{ first: 1h, longest: 15m }",
+            "{ first: 1s }",
+            "{ first: 0s, longest: 15m, factor: 0 }",
+        ],
+    ),
+    ("count", &["failures", "all", "some"]),
+    ("count_statuses", &["401", "[401, 403]", "[99]", "[]"]),
+    ("clear_on_success", &["true", "false"]),
     (
         "tiers",
         &[

@@ -291,8 +291,8 @@ pub(crate) const BROKEN: &[(Format, &str, &[&str])] = &[
             "    headers: none\n",
         ),
         &[
-            "5:5: rule \"a\": unknown field `peer`: write one of `id`, `key`, `algorithm`, `window`, `burst`, `limit`, `window_start`, `queue`, `max_wait`, `lease`, `cost`, `outage`, `unit`, `count_denied`, `penalty`, `consistency`, `overshoot`, `path`, `method`, `host`, `unless`, `tiers`, `overrides`, `tier_from`, `costs`, `on_missing_key`, `mode`, `rollout`, `candidate`",
-            "6:5: rule \"a\": unknown field `headers`: write one of `id`, `key`, `algorithm`, `window`, `burst`, `limit`, `window_start`, `queue`, `max_wait`, `lease`, `cost`, `outage`, `unit`, `count_denied`, `penalty`, `consistency`, `overshoot`, `path`, `method`, `host`, `unless`, `tiers`, `overrides`, `tier_from`, `costs`, `on_missing_key`, `mode`, `rollout`, `candidate`",
+            "5:5: rule \"a\": unknown field `peer`: write one of `id`, `key`, `algorithm`, `window`, `burst`, `limit`, `window_start`, `queue`, `max_wait`, `lease`, `cost`, `outage`, `unit`, `count_denied`, `penalty`, `backoff`, `consistency`, `overshoot`, `path`, `method`, `host`, `unless`, `tiers`, `overrides`, `tier_from`, `costs`, `count`, `count_statuses`, `clear_on_success`, `on_missing_key`, `mode`, `rollout`, `candidate`",
+            "6:5: rule \"a\": unknown field `headers`: write one of `id`, `key`, `algorithm`, `window`, `burst`, `limit`, `window_start`, `queue`, `max_wait`, `lease`, `cost`, `outage`, `unit`, `count_denied`, `penalty`, `backoff`, `consistency`, `overshoot`, `path`, `method`, `host`, `unless`, `tiers`, `overrides`, `tier_from`, `costs`, `count`, `count_statuses`, `clear_on_success`, `on_missing_key`, `mode`, `rollout`, `candidate`",
         ],
     ),
     // === Keys ===
