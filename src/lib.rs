@@ -26,6 +26,7 @@
 //! | feature | default | adds |
 //! |---|---|---|
 //! | `axum` | yes | addresses from `ConnectInfo`, [`Route`](extract::Route) and [`PathParam`](extract::PathParam), [`RateLimitInfo`](middleware::RateLimitInfo) as an extractor |
+//! | `body` | no | keys and costs from the bodies of requests: [`FromBody`](extract/index.html) |
 //! | `redis` | yes | counts in Redis: [`remote`](remote/index.html) and [`resilience`](resilience/index.html) |
 //! | `tracing` | yes | [warnings](diagnosis), outages and [decisions](telemetry) as log events: install a subscriber to see them |
 //! | `grpc` | no | rejections that gRPC clients understand |

@@ -16,6 +16,12 @@ impl Moment {
         Self(Instant::now())
     }
 
+    /// Returns the time from this point to the present.
+    #[cfg(feature = "body")]
+    pub fn elapsed(self) -> Duration {
+        self.0.elapsed()
+    }
+
     /// Sets a timer to this point.
     pub fn set(self, timer: Pin<&mut Sleep>) {
         timer.reset(self.0);

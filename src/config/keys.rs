@@ -10,6 +10,7 @@ use crate::extract::{
 use crate::extract::{PathParam, Route};
 
 use super::{
+    body_key,
     fields::{self, Fields, boolean, registered, text, whole},
     node::{LocatedValue, Position, Value},
     proxies::{self, works},
@@ -86,6 +87,7 @@ fn read_with_setting(
             read_several(node, KeySpec::OrElse, or_else, reading)?
         }
         "api_key" => read_api_key(node, reading)?,
+        "body" => body_key::read(node, reading)?,
         "client_ip" => read_client_ip(node, reading)?,
         "cookie" => read_cookie(node, reading)?,
         "custom" => {
@@ -264,6 +266,7 @@ const WITHOUT_SETTING: &[&str] = &["global", "host", "peer_ip", "route", "route_
 const WITH_SETTING: &[&str] = &[
     "and",
     "api_key",
+    "body",
     "client_ip",
     "cookie",
     "custom",

@@ -41,7 +41,13 @@ pub(super) fn named_key(key: &KeySpec, value: &str) -> Result<NamedKey, String> 
         KeySpec::Header(name) if is_secret_header(name) => Err(SECRET.to_owned()),
         KeySpec::Header(_) => header_key(value),
         KeySpec::Host => host_key(value),
-        KeySpec::Query(_) | KeySpec::PathParam(_) => Ok(NamedKey::Key(Key::new(value))),
+        KeySpec::Body(body) if body.hashed == Some(true) => Err(SECRET.to_owned()),
+        KeySpec::Body(body) if body.ignore_case == Some(true) => {
+            Ok(NamedKey::Key(Key::new(value.trim().to_lowercase())))
+        }
+        KeySpec::Body(_) | KeySpec::Query(_) | KeySpec::PathParam(_) => {
+            Ok(NamedKey::Key(Key::new(value)))
+        }
         KeySpec::Cookie(CookieSpec::With {
             plaintext: true, ..
         }) => cookie_key(value),

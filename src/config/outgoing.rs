@@ -200,7 +200,8 @@ fn read_key(node: &LocatedValue, reading: &mut FileReading) -> Option<(KeySpec, 
 fn is_of_clients(key: &KeySpec) -> bool {
     match key {
         KeySpec::And(keys) | KeySpec::OrElse(keys) => keys.iter().any(is_of_clients),
-        KeySpec::ClientIp(_)
+        KeySpec::Body(_)
+        | KeySpec::ClientIp(_)
         | KeySpec::PathParam(_)
         | KeySpec::PeerIp
         | KeySpec::Route

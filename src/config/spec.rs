@@ -338,6 +338,22 @@ mappings! {
         units: u64,
     }
 
+    /// A key from the body of a request. `json` or `form` is required, and with both the `Content-Type` chooses.
+    pub struct BodyKeySpec {
+        /// Pointer to the field of a JSON document (RFC 6901), such as `/user/email`.
+        json?: String,
+        /// Name of the field of a form.
+        form?: String,
+        /// The most bytes of the body; a larger one gets 413. Default: 16384.
+        max_bytes?: u64,
+        /// Time in which the body must arrive; a slower one gets 408. Default: `5s`.
+        within?: String,
+        /// Whether spellings in upper and lower case are one key. Default: false.
+        ignore_case?: bool,
+        /// Whether only the hash of the value leaves the process. Default: false.
+        hashed?: bool,
+    }
+
     /// How long a key is denied after each failure.
     pub struct BackoffSpec {
         /// Delay after the first failure, such as `1s`.
@@ -376,6 +392,8 @@ pub enum KeySpec {
     And(Vec<KeySpec>),
     /// API key or bearer token; hashed.
     ApiKey(ApiKeySpec),
+    /// One field of the body.
+    Body(BodyKeySpec),
     /// Client's address behind proxies.
     ClientIp(ClientIpSpec),
     /// One cookie.

@@ -200,6 +200,8 @@ pub enum RuleFinding {
     LookupFailed,
     /// The request has no key, and the rule rejects such requests.
     MissingKey,
+    /// The key is in the body of the request, which an explanation does not have.
+    NeedsBody,
     /// The rule's conditions (`when`, `unless`) do not match the request.
     NotMatched,
     /// The rule is off, or its layer is.
@@ -300,6 +302,7 @@ impl fmt::Display for RuleExplanation {
             RuleFinding::Forbidden { tier } => write!(f, "tier {tier} has no access")?,
             RuleFinding::LookupFailed => f.write_str("the lookup of the key failed")?,
             RuleFinding::MissingKey => f.write_str("the request has no key")?,
+            RuleFinding::NeedsBody => f.write_str("the key is in the body")?,
             RuleFinding::NotMatched => f.write_str("its conditions do not match")?,
             RuleFinding::Off => f.write_str("off")?,
             RuleFinding::Skipped => f.write_str("not counted, since the request has no key")?,
@@ -376,6 +379,9 @@ async fn find_key(
     deadline: Duration,
 ) -> Result<Key, RuleFinding> {
     let (found, default, missing) = match &rule.source {
+        Some(KeySource::Extractor(extractor)) if extractor.body_limits().is_some() => {
+            return Err(RuleFinding::NeedsBody);
+        }
         Some(KeySource::Extractor(extractor)) => {
             let default = || extractor.default_key(head);
             let default = rule.missing.is_none().then(default).flatten();

@@ -18,12 +18,17 @@ use std::fmt;
 
 use http::{HeaderValue, StatusCode};
 
-use crate::{diagnosis::Code, error::Error, key::Key, request::RequestHead};
+use crate::{
+    diagnosis::Code,
+    error::Error,
+    key::Key,
+    request::{BodyFault, BodyLimits, RequestHead},
+};
 
 use super::{
     caller_id::CallerId,
     extracted::Extracted,
-    extractor::{KeyExtractor, forward_to},
+    extractor::{KeyExtractor, forward_body_to, forward_to},
 };
 
 /// The keys of two extractors, joined: see [`KeyExtractor::and`].
@@ -106,6 +111,15 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for And<A, B> {
 
     fn is_per_caller(&self) -> bool {
         self.first.is_per_caller() || self.second.is_per_caller()
+    }
+
+    fn body_limits(&self) -> Option<BodyLimits> {
+        larger(self.first.body_limits(), self.second.body_limits())
+    }
+
+    fn body_fault(&self, head: &RequestHead<'_>) -> Option<BodyFault> {
+        let first = self.first.body_fault(head);
+        first.or_else(|| self.second.body_fault(head))
     }
 }
 
@@ -239,6 +253,18 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for OrElse<A, B> {
     fn is_per_caller(&self) -> bool {
         self.first.is_per_caller() || self.second.is_per_caller()
     }
+
+    fn body_limits(&self) -> Option<BodyLimits> {
+        larger(self.first.body_limits(), self.second.body_limits())
+    }
+
+    /// Asks the extractor that was used.
+    fn body_fault(&self, head: &RequestHead<'_>) -> Option<BodyFault> {
+        match self.first.extract(head) {
+            Extracted::Absent => self.second.body_fault(head),
+            Extracted::Ambiguous | Extracted::Found(_) => self.first.body_fault(head),
+        }
+    }
 }
 
 /// Joins two challenges into one list, from which the client chooses. Equal challenges are listed once.
@@ -249,6 +275,14 @@ fn challenge_list(first: Option<HeaderValue>, second: Option<HeaderValue>) -> Op
     };
     let both = [first.as_bytes(), second.as_bytes()].join(&b", "[..]);
     HeaderValue::from_bytes(&both).ok()
+}
+
+/// Returns limits that serve both.
+fn larger(first: Option<BodyLimits>, second: Option<BodyLimits>) -> Option<BodyLimits> {
+    match (first, second) {
+        (Some(first), Some(second)) => Some(first.max(second)),
+        (first, second) => first.or(second),
+    }
 }
 
 // === CoLocatedWith ===
@@ -296,6 +330,14 @@ impl<E: KeyExtractor, O: KeyExtractor> KeyExtractor for CoLocatedWith<E, O> {
             .collect()
     }
 
+    fn body_limits(&self) -> Option<BodyLimits> {
+        larger(self.extractor.body_limits(), self.other.body_limits())
+    }
+
+    fn body_fault(&self, head: &RequestHead<'_>) -> Option<BodyFault> {
+        self.extractor.body_fault(head)
+    }
+
     forward_to!(self => self.extractor);
 }
 
@@ -333,6 +375,7 @@ where
         })
     }
 
+    forward_body_to!(self => self.extractor);
     forward_to!(self => self.extractor);
 }
 
@@ -381,6 +424,7 @@ where
         })
     }
 
+    forward_body_to!(self => self.extractor);
     forward_to!(self => self.extractor);
 }
 

@@ -4,7 +4,12 @@ use std::sync::Arc;
 
 use http::{HeaderValue, StatusCode};
 
-use crate::{diagnosis::Code, error::Error, key::Key, request::RequestHead};
+use crate::{
+    diagnosis::Code,
+    error::Error,
+    key::Key,
+    request::{BodyFault, BodyLimits, RequestHead},
+};
 
 use super::{
     caller_id::CallerId,
@@ -74,6 +79,22 @@ pub trait KeyExtractor: Send + Sync + 'static {
     /// challenge set by [`on_rejection`](crate::builder::RateLimitLayerBuilder::on_rejection) takes precedence.
     /// Extractors that wrap another one forward the call.
     fn challenge(&self, head: &RequestHead<'_>) -> Option<HeaderValue> {
+        let _ = head;
+        None
+    }
+
+    /// Returns how much of the body [`extract`](Self::extract) needs; `None` if it needs only the head.
+    ///
+    /// Default: `None`. `FromBody` (feature `body`) needs the body. Extractors that wrap another one forward the call; one that joins
+    /// several returns the larger limits.
+    fn body_limits(&self) -> Option<BodyLimits> {
+        None
+    }
+
+    /// Returns the reason why the key is ambiguous, if the body could not be read.
+    ///
+    /// Default: `None`. Extractors that wrap another one forward the call.
+    fn body_fault(&self, head: &RequestHead<'_>) -> Option<BodyFault> {
         let _ = head;
         None
     }
@@ -235,6 +256,20 @@ macro_rules! forward_to {
 }
 pub(super) use forward_to;
 
+/// Implements the methods about the body, for an extractor that wraps another one.
+macro_rules! forward_body_to {
+    ($this:ident => $wrapped:expr) => {
+        fn body_limits(&$this) -> Option<$crate::extract::BodyLimits> {
+            $wrapped.body_limits()
+        }
+
+        fn body_fault(&$this, head: &RequestHead<'_>) -> Option<$crate::extract::BodyFault> {
+            $wrapped.body_fault(head)
+        }
+    };
+}
+pub(super) use forward_body_to;
+
 // Pointers, for extractors that are chosen at run time.
 macro_rules! implement_for_pointers {
     ($($pointer:ty)*) => {
@@ -251,6 +286,7 @@ macro_rules! implement_for_pointers {
                 (**self).keys_of(caller)
             }
 
+            forward_body_to!(self => (**self));
             forward_to!(self => (**self));
         })*
     };

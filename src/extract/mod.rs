@@ -38,6 +38,7 @@
 //! | [`ClientIp`] | client's address behind proxies | no | their addresses; one IPv6 network is one key | 500 |
 //! | [`Cookie`] | one cookie | yes, unless `plaintext()` | everything, unless something checks it | 401; 400 for plaintext |
 //! | [`ExtensionKey`] | request extension set by an outer layer | by the closure | what that layer allows | 500 |
+//! | [`FromBody`] (feature `body`) | one field of a JSON document or a form in the body | with `hashed()` | everything, unless the handler checks it | 400 |
 //! | [`Global`] | the same for all requests | no | nothing | never |
 //! | [`Header`] | one header | no | everything, unless a gateway sets it | 400 |
 //! | [`HostHeader`] | authority or `Host` header | no | everything, unless the server rejects unknown hosts | 400 |
@@ -71,6 +72,7 @@
 //! | [`Claim`], [`ExtensionKey`] | no such extension; as the closure returns | as the closure returns |
 //! | [`ClientIp`] | the server provides no peer address | from a trusted peer, a [single-value header](SingleHeader) that comes twice or contains a comma; lists are never ambiguous |
 //! | [`Cookie`] | no such cookie, or an empty one | two, in one line or several |
+//! | [`FromBody`] | no body, no such field, `null`, or an empty text | two such fields; a body that is not valid, too large or too slow, with a status of its own |
 //! | [`Global`], [`RouteOrUnmatched`] | never | never |
 //! | [`HostHeader`] | no host, or an empty one | two `Host` lines; `Host` and authority differ; an invalid host or port |
 //! | [`PathParam`] | the route has no such parameter | the route has two |
@@ -142,9 +144,13 @@ mod extension;
 mod extracted;
 mod extractor;
 mod forwarded;
+#[cfg(feature = "body")]
+mod from_body;
 mod global;
 mod header;
 mod host;
+#[cfg(feature = "body")]
+mod json_pointer;
 #[cfg(feature = "axum")]
 mod matched_path;
 mod network;
@@ -165,6 +171,8 @@ pub use self::cookie::Cookie;
 pub use self::extension::{Claim, ExtensionKey};
 pub use self::extracted::Extracted;
 pub use self::extractor::KeyExtractor;
+#[cfg(feature = "body")]
+pub use self::from_body::FromBody;
 pub use self::global::Global;
 pub use self::header::Header;
 pub(crate) use self::header::parse_header_name;
@@ -176,3 +184,4 @@ pub use self::peer::PeerIp;
 pub use self::query::QueryParam;
 pub use self::route::{Route, RouteOrUnmatched};
 pub use crate::key::HashSecret;
+pub use crate::request::{BodyFault, BodyLimits};

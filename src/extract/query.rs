@@ -84,7 +84,12 @@ pub(super) fn single<'a>(uri: &'a Uri, name: &ParamName) -> Extracted<Cow<'a, [u
 }
 
 fn raw_values<'a>(uri: &'a Uri, name: &ParamName) -> impl Iterator<Item = &'a str> {
-    let pairs = uri.query().unwrap_or_default().split('&');
+    values_in(uri.query().unwrap_or_default(), name)
+}
+
+/// Returns the values of a parameter in a query or a form, as they are encoded.
+pub(super) fn values_in<'a>(text: &'a str, name: &ParamName) -> impl Iterator<Item = &'a str> {
+    let pairs = text.split('&');
     pairs.filter_map(move |pair| {
         let (found, value) = pair.split_once('=').unwrap_or((pair, ""));
         name.matches(found.as_bytes(), Plus::Space).then_some(value)

@@ -157,7 +157,7 @@ impl Headers {
     /// ```
     ///
     /// The codes are those of [`Rejection::code`](crate::rejection::Rejection::code): `forbidden`, `internal_error`,
-    /// `key_ambiguous`, `key_missing`, `rate_limited` and `unavailable`. They show nothing of the configuration. A response
+    /// `body_unreadable`, `key_ambiguous`, `key_missing`, `rate_limited` and `unavailable`. They show nothing of the configuration. A response
     /// that has the header already keeps it.
     pub fn reason() -> Self {
         Self {

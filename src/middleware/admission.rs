@@ -25,9 +25,6 @@ use std::{
     time::Duration,
 };
 
-#[cfg(feature = "reload")]
-use std::sync::atomic::Ordering;
-
 use http::{Extensions, Request, Response};
 
 use crate::{
@@ -108,28 +105,9 @@ impl Admission {
         })
     }
 
-    /// Takes over what was changed while the service ran under another admission: the mode of the layer, and the modes and
-    /// rollouts of rules for which both have the same one written.
-    #[cfg(feature = "reload")]
-    pub(crate) fn take_over_settings(&self, old: &Self) {
-        self.mode.set(old.mode.get());
-        let has_logged = old.has_logged_failure.load(Ordering::Relaxed);
-        self.has_logged_failure.store(has_logged, Ordering::Relaxed);
-        let old_rules = || old.rules.iter().zip(&old.written_modes);
-        for (rule, written) in self.rules.iter().zip(&self.written_modes) {
-            let name = rule.policy().name();
-            let same = old_rules().find(|(other, _)| other.policy().name() == name);
-            if let Some((other, other_written)) = same
-                && written == other_written
-            {
-                rule.mode.set(other.mode.get());
-            }
-        }
-    }
-
     /// Goes on with the decision if there is one already.
     #[inline]
-    pub(super) fn decided_or_pending<A>(
+    pub(super) fn decided_or_pending<A: 'static>(
         self: &Arc<Self>,
         mut decision: StoreFuture<Decision>,
         kept: KeptCharges,
@@ -146,7 +124,7 @@ impl Admission {
 
     /// Takes the step after a decision.
     #[inline]
-    fn conclude<A>(
+    fn conclude<A: 'static>(
         self: &Arc<Self>,
         decided: Result<Decision, Error>,
         mut kept: KeptCharges,
@@ -330,7 +308,7 @@ impl fmt::Debug for Admission {
     }
 }
 
-impl<A, B, E> Admit<Request<A>, Response<B>, E> for Arc<Admission> {
+impl<A: 'static, B, E> Admit<Request<A>, Response<B>, E> for Arc<Admission> {
     type Response = Response<ResponseBody<B>>;
     type Pending = Pending;
     type Admitted = Admitted;
@@ -383,6 +361,9 @@ impl<A, B, E> Admit<Request<A>, Response<B>, E> for Arc<Admission> {
         Poll::Ready(match pending {
             Pending::Lookups(lookups) => {
                 let resolution = ready!(lookups.poll(context));
+                if let Some(read) = lookups.body.take() {
+                    (*read).end(request);
+                }
                 self.resolve(resolution, request)
             }
             Pending::Decision { decision, kept } => {

@@ -13,6 +13,8 @@
 //! took 401 to 414 ns, with 4 ns between them at most, which is less than the runs differ (minima of four runs, one thread, in
 //! process). The limiter is the same under all admissions: it has the store, the slots in flight and the metrics.
 
+#[cfg(feature = "reload")]
+use std::sync::atomic::Ordering;
 use std::{ops::Deref, sync::Arc};
 
 #[cfg(feature = "reload")]
@@ -81,6 +83,27 @@ impl Deref for Loaded<'_> {
             Self::Fixed(admission) => admission,
             #[cfg(feature = "reload")]
             Self::Guarded(admission) => admission,
+        }
+    }
+}
+
+#[cfg(feature = "reload")]
+impl Admission {
+    /// Takes over what was changed while the service ran under another admission: the mode of the layer, and the modes and
+    /// rollouts of rules for which both have the same one written.
+    pub(crate) fn take_over_settings(&self, old: &Self) {
+        self.mode.set(old.mode.get());
+        let has_logged = old.has_logged_failure.load(Ordering::Relaxed);
+        self.has_logged_failure.store(has_logged, Ordering::Relaxed);
+        let old_rules = || old.rules.iter().zip(&old.written_modes);
+        for (rule, written) in self.rules.iter().zip(&self.written_modes) {
+            let name = rule.policy().name();
+            let same = old_rules().find(|(other, _)| other.policy().name() == name);
+            if let Some((other, other_written)) = same
+                && written == other_written
+            {
+                rule.mode.set(other.mode.get());
+            }
         }
     }
 }

@@ -159,6 +159,8 @@
 pub(crate) mod actual_cost;
 pub(crate) mod admission;
 mod body;
+#[cfg(feature = "body")]
+mod body_read;
 pub(crate) mod current_rules;
 #[cfg(feature = "axum")]
 mod extractors;
@@ -169,6 +171,8 @@ pub(crate) mod held;
 mod info;
 pub(crate) mod layer;
 mod missing;
+#[cfg(not(feature = "body"))]
+mod no_body_read;
 mod resolve;
 mod service;
 mod settle;

@@ -3,7 +3,9 @@
 //! Each rule of a request goes through these states; the lookups of all rules run at the same time:
 //!
 //! ```text
-//! New --> NeedsKey --> KeyFound | KeyFailed --> NeedsTier --> Resolved --> Done (charged)
+//! New --> NeedsBody --> BodyRead ---------+
+//!  |                                       v
+//!  +--> NeedsKey --> KeyFound | KeyFailed --> NeedsTier --> Resolved --> Done (charged)
 //!  |                                        \            \-> TierTimedOut --> Resolved
 //!  +--> Done (not counted)                   +--> rejection
 //!
@@ -33,12 +35,16 @@ use crate::{
     key::Key,
     limiter::RateLimiter,
     rejection::Rejection,
-    request::RequestHead,
+    request::{BodyLimits, RequestHead},
     rules::{Caller, KeySource, ModeSetting, Rule, RuleMode},
     tiers::{Cached, Tier, TierFuture, TierResolution},
 };
 
+#[cfg(feature = "body")]
+use super::body_read::BodyRead;
 use super::first_decision::{FirstDecision, RuleNumbers};
+#[cfg(not(feature = "body"))]
+use super::no_body_read::BodyRead;
 
 // === Resolution ===
 
@@ -93,9 +99,28 @@ impl Resolution {
 
     /// Whether a lookup is due, for a request that is not rejected anyway.
     pub fn is_open(&self) -> bool {
-        use KeyResolution::{NeedsBlocks, NeedsKey, NeedsTier};
-        let is_due = |key: &KeyResolution| matches!(key, NeedsBlocks(_) | NeedsKey | NeedsTier(_));
+        use KeyResolution::{NeedsBlocks, NeedsBody, NeedsKey, NeedsTier};
+        let is_due = |key: &KeyResolution| {
+            matches!(key, NeedsBlocks(_) | NeedsBody | NeedsKey | NeedsTier(_))
+        };
         self.rejection.is_none() && self.keys.iter().any(is_due)
+    }
+
+    /// Returns how much of the body is needed; `None` if none is. From then on it counts as read.
+    pub fn begin_body(&mut self, rules: &[Rule]) -> Option<BodyLimits> {
+        let mut needed: Option<BodyLimits> = None;
+        for (rule, key) in rules.iter().zip(&mut self.keys) {
+            if matches!(key, KeyResolution::NeedsBody) {
+                *key = KeyResolution::BodyRead;
+                let limits = rule.body_limits();
+                needed = needed
+                    .zip(limits)
+                    .map(|(one, other)| one.max(other))
+                    .or(needed)
+                    .or(limits);
+            }
+        }
+        needed
     }
 
     /// Starts all lookups that are due.
@@ -157,6 +182,10 @@ pub(super) type NumberedCharges<'a> = SmallVec<[(usize, Charge<'a>); 2]>;
 enum KeyResolution {
     /// Nothing was resolved yet.
     New,
+    /// The body is needed.
+    NeedsBody,
+    /// The body was read, or cannot be.
+    BodyRead,
     /// The key needs a lookup.
     NeedsKey,
     /// The lookup of the key failed; `None` if it took too long.
@@ -189,7 +218,11 @@ impl KeyResolution {
     ) -> Result<(), Rejection> {
         let caller = match mem::replace(self, Self::Done) {
             Self::New if setting.is_off() || !rule.counts(head) => return Ok(()),
-            Self::New => match &rule.source {
+            Self::New if rule.body_limits().is_some() => {
+                *self = Self::NeedsBody;
+                return Ok(());
+            }
+            Self::New | Self::BodyRead => match &rule.source {
                 Some(KeySource::Lookup(_)) => {
                     *self = Self::NeedsKey;
                     return Ok(());
@@ -214,6 +247,9 @@ impl KeyResolution {
                 return Ok(());
             }
         };
+        if !matches!(caller, Caller::Uncounted) {
+            rule.check_body(head)?;
+        }
         *self = match caller {
             Caller::Known(key) => Self::with_tier(rule, key, head),
             // Callers without a key have no tier: the policy's own quota applies.
@@ -308,6 +344,8 @@ pub struct Lookups {
     /// `None` once the lookups have ended.
     resolution: Option<Box<Resolution>>,
     pending: PendingLookups,
+    /// The body that is being read, which has a time of its own.
+    pub(super) body: Option<Box<BodyRead>>,
 }
 
 /// Keys and tiers that are being looked up, each with the number of its rule.
@@ -320,11 +358,16 @@ pub(super) enum Lookup {
 }
 
 impl Lookups {
-    /// The resolution must have a time left.
-    pub(super) fn new(resolution: Box<Resolution>, pending: PendingLookups) -> Box<Self> {
+    /// The resolution must have a time left if lookups are pending.
+    pub(super) fn new(
+        resolution: Box<Resolution>,
+        pending: PendingLookups,
+        body: Option<Box<BodyRead>>,
+    ) -> Box<Self> {
         Box::new(Self {
             resolution: Some(resolution),
             pending,
+            body,
         })
     }
 
@@ -333,7 +376,12 @@ impl Lookups {
         let Self {
             resolution,
             pending,
+            body,
         } = self;
+        // Both are polled, so that each wakes the request.
+        let read = body
+            .as_mut()
+            .map_or(Poll::Ready(()), |body| body.poll(context));
         let Resolution {
             keys, time_left, ..
         } = &mut **resolution.as_mut().expect(POLLED_ONCE);
@@ -344,7 +392,7 @@ impl Lookups {
             }
             Poll::Pending => true,
         });
-        if let (false, Some(time_left)) = (pending.is_empty(), time_left) {
+        if let (false, Some(time_left)) = (pending.is_empty(), &mut *time_left) {
             ready!(time_left.as_mut().poll(context));
         }
         for (rule, late) in pending.drain(..) {
@@ -353,6 +401,11 @@ impl Lookups {
                 Lookup::Key(_) => KeyResolution::KeyFailed(None),
                 Lookup::Tier(key, _) => KeyResolution::TierTimedOut(key),
             };
+        }
+        ready!(read);
+        if body.is_some() {
+            // It may have taken longer than the lookups that come now may take.
+            *time_left = None;
         }
         Poll::Ready(resolution.take().expect(POLLED_ONCE))
     }

@@ -33,6 +33,7 @@ impl<S> RateLimit<S> {
 
 impl<S, A, B> Service<Request<A>> for RateLimit<S>
 where
+    A: 'static,
     S: Service<Request<A>, Response = Response<B>> + Clone,
 {
     type Response = Response<ResponseBody<B>>;

@@ -31,6 +31,10 @@ use crate::{
     request::RequestHead,
 };
 
+#[cfg(feature = "body")]
+use super::body_read::BodyRead;
+#[cfg(not(feature = "body"))]
+use super::no_body_read::BodyRead;
 use super::{
     admission::{Admission, KeptCharges, Next, Pending, Rejected},
     first_decision::{FirstDecision, RuleNumbers},
@@ -45,7 +49,7 @@ impl Admission {
     /// again after all lookups. No lookup runs for a request without a key under another rule.
     // Out of line, for the size of the path without lookups.
     #[inline(never)]
-    pub(super) fn resolve<A>(
+    pub(super) fn resolve<A: 'static>(
         self: &Arc<Self>,
         mut resolution: Box<Resolution>,
         request: &mut Request<A>,
@@ -93,25 +97,29 @@ impl Admission {
     }
 
     /// Starts the lookups that are due.
-    fn look_up<A>(
+    fn look_up<A: 'static>(
         self: &Arc<Self>,
         mut resolution: Box<Resolution>,
         request: &mut Request<A>,
     ) -> Next {
         let pending =
             resolution.start_lookups(&self.rules, &self.limiter, &RequestHead::from(&*request));
-        if pending.is_empty() {
+        let body = resolution.begin_body(&self.rules);
+        let body = body.and_then(|limits| BodyRead::take(request, limits));
+        if pending.is_empty() && body.is_none() {
             return self.resolve(resolution, request);
         }
-        let begin = || Box::pin(sleep(self.lookup_timeout));
-        resolution.time_left.get_or_insert_with(begin);
-        let lookups = Lookups::new(resolution, pending);
+        if !pending.is_empty() {
+            let begin = || Box::pin(sleep(self.lookup_timeout));
+            resolution.time_left.get_or_insert_with(begin);
+        }
+        let lookups = Lookups::new(resolution, pending, body);
         Ok(Step::Pending(Pending::Lookups(lookups)))
     }
 
     /// Takes the step after a decision on a request that does not simply go on.
     #[inline(never)]
-    pub(super) fn follow_up<A>(
+    pub(super) fn follow_up<A: 'static>(
         self: &Arc<Self>,
         decided: Result<Decision, Error>,
         mut kept: KeptCharges,

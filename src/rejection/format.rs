@@ -287,7 +287,10 @@ fn problem_json(rejection: &Rejection) -> Response<Bytes> {
             TEMPORARY_REDUCED_CAPACITY,
             "Request cannot be satisfied due to temporary server capacity constraints",
         ),
-        Reason::AmbiguousKey { .. } | Reason::Forbidden { .. } | Reason::MissingKey { .. } => (
+        Reason::AmbiguousKey { .. }
+        | Reason::Forbidden { .. }
+        | Reason::MissingKey { .. }
+        | Reason::UnreadableBody { .. } => (
             "about:blank",
             status.canonical_reason().unwrap_or("Request Rejected"),
         ),
@@ -310,7 +313,10 @@ fn problem_json(rejection: &Rejection) -> Response<Bytes> {
         }
         // No limit is known to be exceeded, even if the state of one policy denies.
         Reason::Unavailable => body.push("\",\"violated-policies\":[]}"),
-        Reason::AmbiguousKey { .. } | Reason::Forbidden { .. } | Reason::MissingKey { .. } => {
+        Reason::AmbiguousKey { .. }
+        | Reason::Forbidden { .. }
+        | Reason::MissingKey { .. }
+        | Reason::UnreadableBody { .. } => {
             body.push("\"}");
         }
     }
@@ -356,7 +362,10 @@ fn json_message<'a>(
                 .for_each(|part| push_escaped(escaped, part));
             [escaped, "", "", "", ""]
         }
-        Reason::Forbidden { .. } | Reason::Limited { .. } | Reason::Unavailable => parts,
+        Reason::Forbidden { .. }
+        | Reason::Limited { .. }
+        | Reason::Unavailable
+        | Reason::UnreadableBody { .. } => parts,
     }
 }
 

@@ -18,7 +18,7 @@ use crate::{
     diagnosis::{ErrorChain, log},
     error::Error,
     extract::{AsyncKeyExtractor, KeyExtractor},
-    request::RequestHead,
+    request::{BodyFault, RequestHead},
     task::backoff::random,
 };
 
@@ -71,6 +71,13 @@ pub enum Reason {
         /// The label of its extractor.
         label: String,
     },
+    /// The body of the request, which this policy needs, could not be read.
+    UnreadableBody {
+        /// The policy whose key or cost is in the body.
+        policy: PolicyName,
+        /// The reason.
+        fault: BodyFault,
+    },
     /// The store is unavailable and a policy's outage choice is to deny, or a key could not be looked up and its rule
     /// rejects requests without one.
     Unavailable,
@@ -83,7 +90,8 @@ impl Reason {
         match self {
             Self::AmbiguousKey { policy, .. }
             | Self::Limited { policy }
-            | Self::MissingKey { policy, .. } => Some(policy),
+            | Self::MissingKey { policy, .. }
+            | Self::UnreadableBody { policy, .. } => Some(policy),
             Self::Forbidden { policy } => policy.as_ref(),
             Self::Unavailable => None,
         }
@@ -139,6 +147,11 @@ impl Rejection {
         rejection
     }
 
+    /// For a body that could not be read, whatever the rule does about a missing key.
+    pub(crate) fn unreadable_body(policy: PolicyName, fault: BodyFault) -> Self {
+        Self::new(Reason::UnreadableBody { policy, fault }, fault.status())
+    }
+
     /// For a key that is in the request more than once: 400, whatever the rule does about a missing key.
     pub(crate) fn ambiguous_key(policy: PolicyName, label: &str) -> Self {
         let label = label.to_owned();
@@ -185,8 +198,8 @@ impl Rejection {
         &self.details.reason
     }
 
-    /// The status of the response: 429 if limited, 403 if forbidden, 503 if unavailable, 400 for an ambiguous key, and the
-    /// extractor's choice for a missing key.
+    /// The status of the response: 429 if limited, 403 if forbidden, 503 if unavailable, 400 for an ambiguous key, 413, 408 or 400 for an
+    /// unreadable body, and the extractor's choice for a missing key.
     #[must_use]
     pub fn status(&self) -> StatusCode {
         self.details.status
@@ -267,24 +280,30 @@ impl Rejection {
                     "",
                 ],
             },
-            Reason::MissingKey { .. } if self.is_internal() => [INTERNAL_ERROR, "", "", "", ""],
+            Reason::MissingKey { .. } | Reason::UnreadableBody { .. } if self.is_internal() => {
+                [INTERNAL_ERROR, "", "", "", ""]
+            }
             Reason::MissingKey { label, .. } => {
                 let missing = client_label(label).unwrap_or("a required value");
                 ["the request is missing ", missing, "", "", ""]
             }
+            Reason::UnreadableBody { fault, .. } => [fault.message(), "", "", "", ""],
             Reason::Unavailable => ["the service is temporarily unavailable", "", "", "", ""],
         }
     }
 
-    /// The code for programs: `forbidden`, `internal_error`, `key_ambiguous`, `key_missing`, `rate_limited` or `unavailable`.
+    /// The code for programs: `body_unreadable`, `forbidden`, `internal_error`, `key_ambiguous`, `key_missing`, `rate_limited` or `unavailable`.
     #[must_use]
     pub fn code(&self) -> &'static str {
         match self.details.reason {
             Reason::AmbiguousKey { .. } => "key_ambiguous",
             Reason::Forbidden { .. } => "forbidden",
             Reason::Limited { .. } => "rate_limited",
-            Reason::MissingKey { .. } if self.is_internal() => "internal_error",
+            Reason::MissingKey { .. } | Reason::UnreadableBody { .. } if self.is_internal() => {
+                "internal_error"
+            }
             Reason::MissingKey { .. } => "key_missing",
+            Reason::UnreadableBody { .. } => "body_unreadable",
             Reason::Unavailable => "unavailable",
         }
     }

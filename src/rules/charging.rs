@@ -20,7 +20,7 @@ use crate::{
     key::Key,
     policy::Policy,
     rejection::{MissingKeyDetail, Rejection},
-    request::RequestHead,
+    request::{BodyFault, RequestHead},
     tiers::Tier,
 };
 
@@ -83,7 +83,7 @@ impl Rule {
                 return Ok(());
             }
             Extracted::Absent => self.absent(extractor, head),
-            Extracted::Ambiguous => Err(self.ambiguous(extractor.missing_label(head))),
+            Extracted::Ambiguous => Err(self.ambiguous_in(extractor, head)),
         };
         let key = match caller {
             Ok(Caller::Known(key)) => key,
@@ -142,7 +142,7 @@ impl Rule {
                 Ok(Caller::Known(key))
             }
             Extracted::Absent => self.absent(extractor, head),
-            Extracted::Ambiguous => Err(self.ambiguous(extractor.missing_label(head))),
+            Extracted::Ambiguous => Err(self.ambiguous_in(extractor, head)),
         }
     }
 
@@ -193,6 +193,43 @@ impl Rule {
             }
             Extracted::Ambiguous => Err(self.ambiguous(extractor.label())),
         }
+    }
+
+    /// Returns the rejection of a request whose key is ambiguous, or whose body cannot be read.
+    #[cold]
+    fn ambiguous_in(&self, extractor: &dyn KeyExtractor, head: &RequestHead<'_>) -> Rejection {
+        match extractor.body_fault(head) {
+            Some(fault) => self.unreadable(fault),
+            None => self.ambiguous(extractor.missing_label(head)),
+        }
+    }
+
+    /// Checks that the cost can be found, if the body shows it.
+    ///
+    /// # Errors
+    ///
+    /// The rejection of a request whose body cannot be read.
+    pub(crate) fn check_body(&self, head: &RequestHead<'_>) -> Result<(), Rejection> {
+        match self.matchers.body_limits().map(|limits| head.body(limits)) {
+            None | Some(Ok(_)) => Ok(()),
+            Some(Err(fault)) => Err(self.unreadable(fault)),
+        }
+    }
+
+    #[cold]
+    fn unreadable(&self, fault: BodyFault) -> Rejection {
+        let name = self.policy.name();
+        if fault == BodyFault::Unsupported && !self.has_logged_lookup.swap(true, Ordering::Relaxed)
+        {
+            let remedy = "a rule reads the body, and only axum's Body can be read: map the requests to it outside of the limit";
+            log::event!(
+                WARN,
+                "a request body cannot be read",
+                policy = name,
+                remedy = remedy
+            );
+        }
+        Rejection::unreadable_body(*name, fault)
     }
 
     /// Returns the rejection of an ambiguous key, which the rule's choice for missing keys does not change.

@@ -18,7 +18,7 @@ use crate::{
     error::Error,
     matching::{Match, Matcher},
     rejection::Rejection,
-    request::RequestHead,
+    request::{BodyLimits, RequestHead},
 };
 
 use super::setup_check::{FirstMatches, describe};
@@ -108,6 +108,8 @@ pub(crate) struct RuleMatchers {
     /// Costs that differ from the policy's own.
     costs: Vec<(Arc<dyn Matcher>, u64)>,
     cost_by: Option<CostFn>,
+    /// Limits of the body that `cost_by` needs.
+    body: Option<BodyLimits>,
 }
 
 /// Returns the cost of a request from its head.
@@ -128,6 +130,27 @@ impl RuleMatchers {
 
     pub fn cost_by(&mut self, cost: impl Fn(&RequestHead<'_>) -> u64 + Send + Sync + 'static) {
         self.cost_by = Some(Arc::new(cost));
+        self.body = None;
+    }
+
+    /// Sets a function of the request's body.
+    #[cfg(feature = "body")]
+    pub fn cost_by_body(
+        &mut self,
+        limits: BodyLimits,
+        cost: impl Fn(&[u8]) -> u64 + Send + Sync + 'static,
+    ) {
+        self.cost_by = Some(Arc::new(move |head| match head.body(limits) {
+            Ok(body) => cost(body),
+            // The request is rejected.
+            Err(_) => 0,
+        }));
+        self.body = Some(limits);
+    }
+
+    /// Returns the limits of the body that the cost needs.
+    pub fn body_limits(&self) -> Option<BodyLimits> {
+        self.body
     }
 
     /// Whether all requests are counted, at the policy's own cost.

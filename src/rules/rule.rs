@@ -12,7 +12,7 @@ use crate::{
     extract::{AsyncKeyExtractor, KeyExtractor},
     matching::Matcher,
     policy::Policy,
-    request::RequestHead,
+    request::{BodyLimits, RequestHead},
     tiers::{TierCache, TierChoice},
 };
 
@@ -134,6 +134,36 @@ impl Rule {
         cost: impl Fn(&RequestHead<'_>) -> u64 + Send + Sync + 'static,
     ) -> Self {
         self.matchers.cost_by(cost);
+        self
+    }
+
+    /// Sets a function that returns the cost of a request from its body, such as the tokens that it asks for.
+    ///
+    /// Default: the policy's [`cost`](Policy::cost). It takes the place of [`cost_by`](Self::cost_by): the one that is set last
+    /// applies. The function gets the whole body as it was sent. A request whose body is larger, too slow, or breaks off is rejected with 413,
+    /// 408 or 400. The request must have axum's `Body`. See [`FromBody`](crate::extract::FromBody).
+    ///
+    /// # Examples
+    ///
+    /// As many units as a completion may have tokens:
+    ///
+    /// ```
+    /// use tollgate::{Policy, Quota, extract::{ApiKey, BodyLimits}};
+    ///
+    /// let limits = BodyLimits::default().bytes(1 << 20);
+    /// let tokens = Policy::new("tokens", Quota::per_minute(100_000)).key(ApiKey::bearer()).cost_by_body(limits, |body| {
+    ///     let request: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
+    ///     request["max_tokens"].as_u64().unwrap_or(4_096)
+    /// });
+    /// ```
+    #[cfg(feature = "body")]
+    #[must_use]
+    pub fn cost_by_body(
+        mut self,
+        limits: BodyLimits,
+        cost: impl Fn(&[u8]) -> u64 + Send + Sync + 'static,
+    ) -> Self {
+        self.matchers.cost_by_body(limits, cost);
         self
     }
 
@@ -271,9 +301,23 @@ impl Rule {
         self.policy.must_be_settled() || self.settles()
     }
 
-    /// Whether a charge may need a lookup or have another quota.
+    /// Returns how much of the body the key and the cost need; `None` if they need none.
+    pub(crate) fn body_limits(&self) -> Option<BodyLimits> {
+        let of_cost = self.matchers.body_limits();
+        let of_key = match &self.source {
+            Some(KeySource::Extractor(extractor)) => extractor.body_limits(),
+            Some(KeySource::Lookup(_)) | None => None,
+        };
+        match (of_key, of_cost) {
+            (Some(key), Some(cost)) => Some(key.max(cost)),
+            (key, cost) => key.or(cost),
+        }
+    }
+
+    /// Whether a charge may need a lookup or the body, or have another quota.
     pub(crate) fn needs_lookups(&self) -> bool {
         matches!(self.source, Some(KeySource::Lookup(_)))
+            || self.body_limits().is_some()
             || self.choice.is_some()
             || self.cache.is_some()
     }

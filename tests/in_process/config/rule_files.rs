@@ -182,6 +182,7 @@ fn every_built_in_extractor_has_a_key() {
             "ApiKey" => "{ api_key: bearer }",
             "ClientIp" => "{ client_ip: { hops: 1 } }",
             "Cookie" => "{ cookie: session }",
+            "FromBody" => "{ body: { json: /email } }",
             "Global" => "global",
             "Header" => "{ header: x-user }",
             "HostHeader" => "host",
@@ -292,7 +293,7 @@ rules:
     clear_on_success: true
     backoff: { first: 1s, longest: 15m, factor: 3, forgiven_after: 1h }
   - id: statuses
-    key: { header: x-user }
+    key: { body: { json: /user/email, form: email, max_bytes: 65536, within: 3s, ignore_case: true, hashed: true } }
     limit: 5/min
     count_statuses: [401, 403]
   - id: leased

@@ -1,5 +1,6 @@
 //! The layer for HTTP services: its contract with Tower, and the stacks around it.
 
+mod bodies;
 mod contract;
 mod other_layers;
 mod sockets;

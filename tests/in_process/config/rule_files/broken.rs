@@ -325,7 +325,7 @@ pub(crate) const BROKEN: &[(Format, &str, &[&str])] = &[
             "    limit: 5/min\n",
         ),
         &[
-            "3:10: rule \"a\": unknown key `user`: write one of `global`, `host`, `peer_ip`, `route`, `route_or_unmatched`, `and`, `api_key`, `client_ip`, `cookie`, `custom`, `header`, `or_else`, `path_param`, `query`",
+            "3:10: rule \"a\": unknown key `user`: write one of `global`, `host`, `peer_ip`, `route`, `route_or_unmatched`, `and`, `api_key`, `body`, `client_ip`, `cookie`, `custom`, `header`, `or_else`, `path_param`, `query`",
         ],
     ),
     (
