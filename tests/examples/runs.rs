@@ -10,12 +10,16 @@ use std::{
     time::{Duration, Instant},
 };
 
+use futures_util::future::join_all;
 use http::{Request, Version};
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use tokio::net::TcpStream;
+use tokio::{
+    io::AsyncWriteExt,
+    net::{TcpSocket, TcpStream},
+};
 
-use crate::support::Client;
+use crate::support::{Client, Server};
 
 #[test]
 fn every_example_is_run_here() {
@@ -230,6 +234,97 @@ async fn quickstart_serves_ten_requests() {
     assert_eq!(statuses, [&[200; 10][..], &[429]].concat());
 }
 
+#[tokio::test]
+async fn login_of_three_processes_lets_nobody_guess_or_lock_the_owner_out() {
+    let server = Server::start();
+    let processes: Vec<Running> = (0..3)
+        .map(|_| {
+            let mut command = command("login");
+            command.env("REDIS_URL", server.url());
+            Running::spawn(command)
+        })
+        .collect();
+    attack_a_login(processes).await;
+}
+
+#[tokio::test]
+async fn login_of_one_process_lets_nobody_guess_or_lock_the_owner_out() {
+    attack_a_login(vec![Running::start("login")]).await;
+}
+
+/// Attacks a login from other addresses than the owner's. The attacker knows her name.
+async fn attack_a_login(mut processes: Vec<Running>) {
+    let addresses: Vec<SocketAddr> = processes.iter_mut().map(Running::address).collect();
+    let login = |number: usize, from: [u8; 4], name: &str, password: &str| {
+        let address = addresses[number % addresses.len()];
+        let body = format!(r#"{{"name":"{name}","password":"{password}"}}"#);
+        async move {
+            let mut client = Client::over(connect(from, address).await);
+            client.send(&login_request(&body)).await;
+            client.receive().await.status
+        }
+    };
+    let (owner, first, second) = ([127, 0, 0, 1], [127, 0, 1, 1], [127, 0, 2, 2]);
+    // 50 guesses at once, in all spellings of the name: 5 reach the service.
+    let names = ["ada", "ADA", " Ada "];
+    let guesses = (0..50).map(|number| login(number, first, names[number % 3], "1"));
+    let statuses = join_all(guesses).await;
+    let reached = statuses.iter().filter(|status| **status == 401).count();
+    assert!((1..=5).contains(&reached), "{statuses:?}");
+    assert!(
+        statuses.iter().all(|status| matches!(status, 401 | 429)),
+        "{statuses:?}"
+    );
+    // The owner, at another address, logs in.
+    assert_eq!(login(0, owner, "ada", "analytical").await, 200);
+
+    // Guesses whose client hangs up at once count as well.
+    for number in 0..10 {
+        let body = r#"{"name":"ada","password":"1"}"#;
+        let mut client = connect(second, addresses[number % addresses.len()]).await;
+        client
+            .write_all(login_request(body).as_bytes())
+            .await
+            .expect("it is sent");
+        drop(client);
+    }
+    // Until one of them was counted.
+    let mut status = 401;
+    for number in 0..1_000 {
+        status = login(number, second, "ada", "1").await;
+        if status == 429 {
+            break;
+        }
+    }
+    assert_eq!(status, 429);
+
+    // An own account between guesses at others does not clear the count of the address.
+    let third = [127, 0, 3, 3];
+    let mut reached = 0;
+    for number in 0..40 {
+        reached += usize::from(login(number, third, &format!("victim{number}"), "1").await == 401);
+        login(number + 1, third, "mallory", "own").await;
+    }
+    assert!((1..=20).contains(&reached), "{reached}");
+    assert_eq!(login(1, owner, "ada", "analytical").await, 200);
+}
+
+/// Connects from an address of this machine.
+async fn connect(from: [u8; 4], to: SocketAddr) -> TcpStream {
+    let socket = TcpSocket::new_v4().expect("a socket");
+    socket
+        .bind(SocketAddr::from((from, 0)))
+        .expect("a free port");
+    socket.connect(to).await.expect("it listens")
+}
+
+fn login_request(body: &str) -> String {
+    let length = body.len();
+    format!(
+        "POST /login HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
+    )
+}
+
 #[test]
 fn tiers_are_looked_up_once_and_outlive_their_database() {
     assert_says(
@@ -349,11 +444,13 @@ impl Running {
     }
 
     fn start_with(name: &str, arguments: &[&str]) -> Self {
-        let child = command(name)
-            .args(arguments)
-            .env("PORT", "0")
-            .stdout(Stdio::piped())
-            .spawn();
+        let mut command = command(name);
+        command.args(arguments);
+        Self::spawn(command)
+    }
+
+    fn spawn(mut command: Command) -> Self {
+        let child = command.env("PORT", "0").stdout(Stdio::piped()).spawn();
         let mut child = child.expect("it runs");
         let output = child.stdout.take().expect("it is piped");
         Self {
