@@ -117,6 +117,7 @@ pub mod tiers;
 pub mod top_keys;
 
 pub use self::algorithm::quota::Quota;
+pub use self::charge::charge::Charge;
 pub use self::decision::decision::Decision;
 pub use self::error::{Error, ErrorKind};
 pub use self::hold::Hold;

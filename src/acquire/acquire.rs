@@ -17,7 +17,7 @@ use super::{
     recorded::{Recorded, RecordedWait},
 };
 use crate::{
-    charge::{Charge, OwnedCharge, Priority},
+    charge::{OwnedCharge, Priority},
     error::Error,
 };
 
@@ -118,40 +118,4 @@ impl fmt::Debug for Acquire {
         };
         f.debug_tuple("Acquire").field(&state).finish()
     }
-}
-
-// === AcquireCharges ===
-
-/// One charge, or several that are made together.
-pub trait AcquireCharges<'a>: sealed::Sealed {
-    /// Returns the charges.
-    fn charges(&self) -> &[Charge<'a>];
-}
-
-impl<'a> AcquireCharges<'a> for Charge<'a> {
-    fn charges(&self) -> &[Charge<'a>] {
-        std::slice::from_ref(self)
-    }
-}
-
-impl<'a> AcquireCharges<'a> for &[Charge<'a>] {
-    fn charges(&self) -> &[Charge<'a>] {
-        self
-    }
-}
-
-impl<'a, const N: usize> AcquireCharges<'a> for &[Charge<'a>; N] {
-    fn charges(&self) -> &[Charge<'a>] {
-        self.as_slice()
-    }
-}
-
-mod sealed {
-    use super::Charge;
-
-    pub trait Sealed {}
-
-    impl Sealed for Charge<'_> {}
-    impl Sealed for &[Charge<'_>] {}
-    impl<const N: usize> Sealed for &[Charge<'_>; N] {}
 }

@@ -74,7 +74,7 @@ mod recorded;
 mod server_clock;
 mod task;
 
-pub use self::acquire::{Acquire, AcquireCharges};
+pub use self::acquire::Acquire;
 pub(crate) use self::begin::MaxWait;
 pub use self::error::{AcquireError, AcquireErrorKind};
 #[cfg(feature = "explain")]

@@ -131,7 +131,7 @@ impl<R, T, E> Admit<R, T, E> for Arc<CallAdmission<R, T, E>> {
         }
         let owned = || charges.iter().map(Charge::to_owned).collect();
         let mut call = UndecidedCall {
-            decision: self.limiter.check(&charges),
+            decision: self.limiter.check(&charges[..]),
             charges: self.keeps_charges.then(owned),
             denies_nothing: charges.iter().all(Charge::is_shadow),
             rejection,

@@ -2,17 +2,19 @@
 //!
 //! A custom [`Store`](crate::store::Store) receives these types.
 
-mod charge;
+mod as_charges;
+pub(crate) mod charge;
 mod fingerprint;
 #[cfg(feature = "redis")]
 mod merge;
 mod settlement;
 mod turn;
 
+pub use self::as_charges::AsCharges;
 #[cfg(feature = "redis")]
 pub(crate) use self::charge::{Away, Site};
-pub use self::charge::{Charge, Enforcement, OwnedCharge};
-pub(crate) use self::charge::{Charges, MAX_CHARGES};
+pub(crate) use self::charge::{Charge, Charges, MAX_CHARGES};
+pub use self::charge::{Enforcement, OwnedCharge};
 #[cfg(feature = "redis")]
 pub(crate) use self::fingerprint::mix;
 pub(crate) use self::fingerprint::{Fingerprint, place};

@@ -139,7 +139,7 @@ impl PolicyState {
 
     /// Sets whether the charge was only counted, and cannot deny the request.
     ///
-    /// Default: `false`. A custom store passes [`Charge::is_shadow`](crate::charge::Charge::is_shadow).
+    /// Default: `false`. A custom store passes [`Charge::is_shadow`](crate::Charge::is_shadow).
     #[must_use]
     #[inline]
     pub fn with_shadow(mut self, is_shadow: bool) -> Self {

@@ -21,7 +21,7 @@ use crate::{
     acquire::Lines,
     block::{ActiveBlock, Block, BlockChange, BlockTarget},
     block_check::{BlockCheck, BlockRefresh, Settle},
-    charge::{Charge, Charges, MAX_CHARGES, Receipt},
+    charge::{AsCharges, Charge, Charges, MAX_CHARGES, Receipt},
     clock::Timestamp,
     decision::{CountedBy, Decision, Ticket},
     diagnosis::Warning,
@@ -100,7 +100,7 @@ impl RateLimiter {
         Self::over(Arc::new(store), policies, Recorders::default())
     }
 
-    /// Decides all charges together: if one is denied, none is made.
+    /// Decides all charges together: if one is denied, none is made. Takes one charge, or several.
     ///
     /// Without charges, or if every cost is 0, nothing is written.
     ///
@@ -120,7 +120,13 @@ impl RateLimiter {
     ///
     /// If the future is dropped before it completes, the charges may or may not have been made.
     #[inline]
-    pub fn check(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
+    pub fn check<'a>(&self, charges: impl AsCharges<'a>) -> StoreFuture<Decision> {
+        self.check_all(charges.as_charges())
+    }
+
+    // For a slice alone, so that it is compiled here and once.
+    #[inline]
+    fn check_all(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
         match validate_charges(charges) {
             Ok(()) if charges.iter().all(|charge| charge.ticket().is_none()) => {
                 self.decide(charges)
@@ -189,9 +195,10 @@ impl RateLimiter {
     /// # Errors
     ///
     /// As [`check`](Self::check).
-    pub fn peek(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
-        let peeks: Vec<Charge<'_>> = charges.iter().map(|charge| charge.cost(0)).collect();
-        self.check(&peeks)
+    pub fn peek<'a>(&self, charges: impl AsCharges<'a>) -> StoreFuture<Decision> {
+        let charges = charges.as_charges().iter();
+        let peeks: Charges<'_> = charges.map(|charge| charge.cost(0)).collect();
+        self.check_all(&peeks)
     }
 
     /// Corrects the charges of a request to its actual cost.

@@ -9,8 +9,8 @@ use super::limiter::{RateLimiter, validate_charges};
 #[cfg(feature = "client")]
 use crate::algorithm::{MicroRate, RateReport};
 use crate::{
-    acquire::{Acquire, AcquireCharges, MaxWait},
-    charge::{Charge, OwnedCharge},
+    acquire::{Acquire, MaxWait},
+    charge::{AsCharges, Charge, OwnedCharge},
     error::Error,
     store::StoreFuture,
 };
@@ -39,7 +39,7 @@ impl RateLimiter {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn acquire<'a>(&self, charges: impl AcquireCharges<'a>) -> Acquire {
+    pub fn acquire<'a>(&self, charges: impl AsCharges<'a>) -> Acquire {
         self.acquire_within(&charges, MaxWait::For(MAX_WAIT))
     }
 
@@ -48,7 +48,7 @@ impl RateLimiter {
     /// # Errors
     ///
     /// As [`acquire`](Self::acquire).
-    pub fn try_acquire<'a>(&self, charges: impl AcquireCharges<'a>) -> Acquire {
+    pub fn try_acquire<'a>(&self, charges: impl AsCharges<'a>) -> Acquire {
         self.acquire_within(&charges, MaxWait::For(Duration::ZERO))
     }
 
@@ -57,16 +57,12 @@ impl RateLimiter {
     /// # Errors
     ///
     /// As [`acquire`](Self::acquire).
-    pub fn acquire_until<'a>(
-        &self,
-        deadline: Instant,
-        charges: impl AcquireCharges<'a>,
-    ) -> Acquire {
+    pub fn acquire_until<'a>(&self, deadline: Instant, charges: impl AsCharges<'a>) -> Acquire {
         self.acquire_within(&charges, MaxWait::Until(deadline))
     }
 
-    fn acquire_within<'a>(&self, charges: &impl AcquireCharges<'a>, wait: MaxWait) -> Acquire {
-        Acquire::new(&self.lines, waiting_form(charges.charges()), wait)
+    fn acquire_within<'a>(&self, charges: &impl AsCharges<'a>, wait: MaxWait) -> Acquire {
+        Acquire::new(&self.lines, waiting_form(charges.as_charges()), wait)
     }
 
     /// Lets no caller that [waits](Self::acquire) for the charge's key start for this long, at any instance.

@@ -80,7 +80,7 @@ pub enum SlotMessage {
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate::{Decision, Key, Policy, charge::Charge, memory::MemoryStore, store::{Store, StoreFuture}};
+/// use tollgate::{Decision, Key, Policy, Charge, memory::MemoryStore, store::{Store, StoreFuture}};
 ///
 /// /// Logs each decision.
 /// #[derive(Debug)]

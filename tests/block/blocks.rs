@@ -16,10 +16,10 @@ use futures_util::future::join_all;
 use http::{Request, Response, StatusCode, request::Parts};
 use tokio::task::JoinSet;
 use tollgate::{
-    Decision, ErrorKind, Key, Policy, Quota, RateLimitLayer, RateLimiter, RequestHead,
+    Charge, Decision, ErrorKind, Key, Policy, Quota, RateLimitLayer, RateLimiter, RequestHead,
     algorithm::Algorithm,
     block::{Block, BlockList, BlockTarget},
-    charge::{Charge, Receipt},
+    charge::Receipt,
     clock::{Clock, Timestamp},
     decision::{CountedBy, DeniedBy, Outcome},
     extract::Header,

@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use tollgate::{
-    Decision, ErrorKind, Key, Policy, Quota, RateLimiter,
+    Charge, Decision, ErrorKind, Key, Policy, Quota, RateLimiter,
     algorithm::{Algorithm, WindowStart},
     block::{Block, BlockTarget},
-    charge::{Charge, Enforcement, Receipt},
+    charge::{Enforcement, Receipt},
     decision::{DeniedBy, Outcome, PolicyState, Retry},
 };
 

@@ -5,8 +5,7 @@ use std::time::{Duration, Instant};
 use redis::Value;
 use tokio::{runtime::Handle, task::JoinSet};
 use tollgate::{
-    Key, Policy, Quota,
-    charge::Charge,
+    Charge, Key, Policy, Quota,
     decision::{Outcome, PolicyState, Retry, Usage},
 };
 

@@ -8,11 +8,10 @@ use std::{
 };
 
 use tollgate::{
-    Key, Policy, Quota, RateLimiter,
+    Charge, Key, Policy, Quota, RateLimiter,
     acquire::{Acquire, AcquireError, AcquireErrorKind, Permit, Priority},
     algorithm::{Algorithm, QueueLimits, WindowStart},
     block::Block,
-    charge::Charge,
     policy::Penalty,
 };
 

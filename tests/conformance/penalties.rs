@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use tollgate::{
-    Decision, Key, Policy, Quota,
-    charge::{Charge, Enforcement},
+    Charge, Decision, Key, Policy, Quota,
+    charge::Enforcement,
     decision::{DeniedBy, Outcome, PolicyState, Retry},
     memory::MemoryStore,
     policy::Penalty,

@@ -9,8 +9,8 @@ use std::{
 
 use redis::Value;
 use tollgate::{
-    Decision, Error, Key, Policy, RateLimiter,
-    charge::{Charge, Receipt, Settlement},
+    Charge, Decision, Error, Key, Policy, RateLimiter,
+    charge::{Receipt, Settlement},
     clock::{Clock, Timestamp},
     decision::{CountedBy, Retry, Usage},
     memory::MemoryStore,

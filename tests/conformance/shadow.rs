@@ -1,9 +1,9 @@
 //! Charges that are counted and deny nothing: in shadow, and as a candidate in place of the charge before.
 
 use tollgate::{
-    Key, Policy, Quota,
+    Charge, Key, Policy, Quota,
     algorithm::{Algorithm, WindowStart},
-    charge::{Charge, Enforcement, Receipt},
+    charge::{Enforcement, Receipt},
     decision::Outcome,
 };
 

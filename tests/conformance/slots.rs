@@ -377,7 +377,7 @@ async fn slots_are_released_at_every_cost_of_a_request(trial: Trial) {
     }
 }
 
-async fn lefts(limiter: &RateLimiter, charges: &[tollgate::charge::Charge<'_>]) -> Vec<u64> {
+async fn lefts(limiter: &RateLimiter, charges: &[tollgate::Charge<'_>]) -> Vec<u64> {
     let peek = limiter.peek(charges).await.expect("a decision");
     let left = |state: &tollgate::decision::PolicyState| state.usage().expect("counted").remaining;
     peek.states().iter().map(left).collect()

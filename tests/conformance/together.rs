@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use tollgate::{
-    ErrorKind, Key, Policy, Quota,
+    Charge, ErrorKind, Key, Policy, Quota,
     algorithm::{Algorithm, WindowStart},
-    charge::Charge,
     decision::{PolicyState, Retry},
 };
 

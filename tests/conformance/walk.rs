@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use tollgate::{
-    Key, Policy, Quota,
+    Charge, Key, Policy, Quota,
     algorithm::{Algorithm, WindowStart},
-    charge::Charge,
 };
 
 use crate::support::Random;

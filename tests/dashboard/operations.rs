@@ -339,7 +339,7 @@ impl Broken {
 impl tollgate::store::Store for Broken {
     fn decide(
         &self,
-        _: &[tollgate::charge::Charge<'_>],
+        _: &[tollgate::Charge<'_>],
     ) -> tollgate::store::StoreFuture<tollgate::Decision> {
         tollgate::store::StoreFuture::ready(Err(self.error()))
     }

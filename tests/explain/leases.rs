@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use tollgate::{
-    Consistency, Key, Policy, Quota, RateLimiter,
-    charge::Charge,
+    Charge, Consistency, Key, Policy, Quota, RateLimiter,
     decision::{CountedBy, Outcome},
     explain::PolicyExplanation,
     store::KeyLease,

@@ -21,10 +21,10 @@ use tokio::{
     task, time,
 };
 use tollgate::{
-    Decision, Error, ErrorKind, Key, Policy, Quota, RateLimitLayer, RequestHead,
+    Charge, Decision, Error, ErrorKind, Key, Policy, Quota, RateLimitLayer, RequestHead,
     algorithm::{Algorithm, QueueLimits},
     builder::RateLimitLayerBuilder,
-    charge::{Charge, Correction, Receipt},
+    charge::{Correction, Receipt},
     extract::{AsyncKeyExtractor, Extracted, Global, Header, KeyExtractor, KeyLookup},
     headers::Headers,
     matching::PathPattern,

@@ -13,9 +13,9 @@ use std::{
 
 use redis::Value;
 use tollgate::{
-    Key, Policy, Quota, RateLimiter,
+    Charge, Key, Policy, Quota, RateLimiter,
     algorithm::{Algorithm, Counter, Counting, WindowStart},
-    charge::{Charge, Receipt},
+    charge::Receipt,
     clock::Timestamp,
     decision::{Outcome, PolicyState},
     remote::RedisStore,

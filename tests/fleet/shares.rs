@@ -11,10 +11,9 @@ use std::{
 use redis::Value;
 use tokio::task::JoinSet;
 use tollgate::{
-    ErrorKind, Key, OnOutage, Policy, Quota, RateLimiter,
+    Charge, ErrorKind, Key, OnOutage, Policy, Quota, RateLimiter,
     algorithm::{Algorithm, QueueLimits, WindowStart},
     builder::RateLimiterBuilder,
-    charge::Charge,
     clock::Clock,
     decision::{CountedBy, Outcome, PolicyState},
     remote::{RedisStore, Script},

@@ -11,9 +11,9 @@ use std::{
 
 use tokio::{runtime, sync::Semaphore, time};
 use tollgate::{
-    Decision, Error, ErrorKind, Hold, Key, Policy, Quota, RateLimiter,
+    Charge, Decision, Error, ErrorKind, Hold, Key, Policy, Quota, RateLimiter,
     algorithm::{Algorithm, Counter},
-    charge::{Charge, Correction, OwnedCharge, Receipt, Settlement},
+    charge::{Correction, OwnedCharge, Receipt, Settlement},
     clock::{Clock, Timestamp},
     decision::{CountedBy, PolicyState, Retry, Ticket, Usage},
     memory::MemoryStore,

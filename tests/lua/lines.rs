@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use tollgate::{
-    Key, Policy, Quota,
+    Charge, Key, Policy, Quota,
     algorithm::{Algorithm, WindowStart},
-    charge::{Charge, Priority, Receipt, TurnRequest, Turns},
+    charge::{Priority, Receipt, TurnRequest, Turns},
     clock::{Clock, Timestamp},
     memory::MemoryStore,
     remote::RedisStore,

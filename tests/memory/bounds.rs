@@ -4,9 +4,9 @@ use std::{collections::VecDeque, thread, time::Duration};
 
 use allocation_counter::measure;
 use tollgate::{
-    Decision, Key, Policy, Quota, RateLimiter,
+    Charge, Decision, Key, Policy, Quota, RateLimiter,
     algorithm::{Algorithm, WindowStart},
-    charge::{Charge, Receipt},
+    charge::Receipt,
     clock::{Clock, Timestamp},
     memory::MemoryStore,
 };

@@ -24,13 +24,13 @@ use tokio::{
     time,
 };
 use tollgate::{
-    Decision, ErrorKind, Key, Policy, Quota, RateLimitLayer, RequestHead,
+    Charge, Decision, ErrorKind, Key, Policy, Quota, RateLimitLayer, RequestHead,
     algorithm::{
         Algorithm, BucketState, Counter, Counting, LogState, QueueLimits, RefundToken, Refunded,
         SlidingState, WindowStart, WindowState,
     },
     builder::RateLimitLayerBuilder,
-    charge::{Charge, Correction},
+    charge::Correction,
     clock::{Clock, Timestamp},
     decision::{CountedBy, Outcome, PolicyState},
     diagnosis::Code,

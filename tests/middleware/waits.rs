@@ -5,10 +5,10 @@ use std::{convert::Infallible, env, future, time::Duration};
 use axum::body::{Body, to_bytes};
 use http::{Request, Response};
 use tollgate::{
-    Decision, Key, Policy, Quota, RateLimitLayer, RateLimiter, RequestHead,
+    Charge, Decision, Key, Policy, Quota, RateLimitLayer, RateLimiter, RequestHead,
     algorithm::{Algorithm, QueueLimits, WindowStart},
     block::Block,
-    charge::{Charge, Receipt},
+    charge::Receipt,
     clock::{Clock, Timestamp},
     decision::{Outcome, PolicyState, Retry},
     extract::Global,

@@ -6,9 +6,9 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time;
 use tollgate::{
-    Decision, Error, ErrorKind, Key, Policy, RateLimitLayer, RateLimiter,
+    Charge, Decision, Error, ErrorKind, Key, Policy, RateLimitLayer, RateLimiter,
     builder::RateLimitLayerBuilder,
-    charge::{Charge, Correction, Receipt},
+    charge::{Correction, Receipt},
     clock::{Clock, Timestamp},
     decision::Usage,
     memory::MemoryStore,

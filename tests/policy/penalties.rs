@@ -10,9 +10,8 @@ use http::{Request, Response, StatusCode};
 use proptest::prelude::*;
 use redis::Value;
 use tollgate::{
-    Decision, ErrorKind, Key, Policy, Quota, RateLimitLayer, RateLimiter,
+    Charge, Decision, ErrorKind, Key, Policy, Quota, RateLimitLayer, RateLimiter,
     algorithm::{Algorithm, WindowStart},
-    charge::Charge,
     clock::{Clock, Timestamp},
     decision::{CountedBy, DeniedBy, Retry},
     extract::Header,

@@ -6,9 +6,8 @@ use std::time::{Duration, Instant};
 
 use tokio::task::{JoinSet, yield_now};
 use tollgate::{
-    Decision, ErrorKind, Key, Policy, Quota, RateLimiter,
+    Charge, Decision, ErrorKind, Key, Policy, Quota, RateLimiter,
     algorithm::Algorithm,
-    charge::Charge,
     decision::CountedBy,
     diagnosis::{Code, Warning},
     memory::MemoryStore,

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use tokio::task::{JoinSet, yield_now};
 use tollgate::{
-    Decision, Key, Policy, Quota, RateLimiter,
+    Charge, Decision, Key, Policy, Quota, RateLimiter,
     algorithm::{Algorithm, WindowStart},
-    charge::{Charge, Receipt},
+    charge::Receipt,
     decision::{CountedBy, Outcome, PolicyState},
     diagnosis::{Code, Warning},
     remote::RedisStore,

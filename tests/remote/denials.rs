@@ -6,9 +6,9 @@ use futures_util::{FutureExt, future::join_all};
 use proptest::prelude::*;
 use tokio::runtime::Runtime;
 use tollgate::{
-    Decision, Key, OnOutage, Policy, Quota, RateLimiter,
+    Charge, Decision, Key, OnOutage, Policy, Quota, RateLimiter,
     algorithm::{Algorithm, QueueLimits, WindowStart},
-    charge::{Charge, Enforcement, Receipt},
+    charge::{Enforcement, Receipt},
     clock::{Clock, Timestamp},
     decision::{CountedBy, PolicyState},
     policy::Penalty,

@@ -11,9 +11,9 @@ use std::{
 
 use futures_util::future::join_all;
 use tollgate::{
-    Consistency, Decision, ErrorKind, Key, OnOutage, Percent, Policy, Quota, RateLimiter,
+    Charge, Consistency, Decision, ErrorKind, Key, OnOutage, Percent, Policy, Quota, RateLimiter,
     algorithm::{Algorithm, WindowStart},
-    charge::{Charge, Receipt},
+    charge::Receipt,
     decision::CountedBy,
     remote::RedisStore,
     store::Store,

@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use tollgate::{
-    Decision, ErrorKind, Key, OnOutage, Percent, Policy, Quota, RateLimiter,
+    Charge, Decision, ErrorKind, Key, OnOutage, Percent, Policy, Quota, RateLimiter,
     algorithm::{Algorithm, TokenBucket},
-    charge::{Charge, Receipt},
+    charge::Receipt,
     clock::Timestamp,
     decision::Retry,
     policy::Penalty,

@@ -4,8 +4,7 @@ use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
 use tollgate::{
-    Decision, Key, Policy, Quota, RateLimiter,
-    charge::Charge,
+    Charge, Decision, Key, Policy, Quota, RateLimiter,
     decision::CountedBy,
     remote::{RedisStore, RedisStoreBuilder},
 };

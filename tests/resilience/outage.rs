@@ -12,9 +12,8 @@ use tokio::{
     task::JoinSet,
 };
 use tollgate::{
-    Decision, ErrorKind, Key, OnOutage, Policy, Quota, RateLimiter,
+    Charge, Decision, ErrorKind, Key, OnOutage, Policy, Quota, RateLimiter,
     builder::RateLimiterBuilder,
-    charge::Charge,
     decision::{CountedBy, Outcome},
     error::Phase,
     remote::{RedisStore, RedisStoreBuilder},

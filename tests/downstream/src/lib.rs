@@ -6,7 +6,7 @@ use std::{convert::Infallible, error::Error as StdError};
 
 use bytes::Bytes;
 use http::{Request, Response};
-use tollgate::{RequestHead, Decision, Error, Key, OnOutage, Policy, Quota, RateLimitLayer, RateLimiter, call::{CallLimit, CallLimitLayer}, diagnosis::Code, extract::{Extracted, Global, Header, KeyExtractor}, middleware::{RateLimit, RateLimitInfo, ResponseBody}, rejection::{MakeRejection, Rejection}, rules::OnMissingKey, charge::Charge, store::{Store, StoreFuture}};
+use tollgate::{Charge, RequestHead, Decision, Error, Key, OnOutage, Policy, Quota, RateLimitLayer, RateLimiter, call::{CallLimit, CallLimitLayer}, diagnosis::Code, extract::{Extracted, Global, Header, KeyExtractor}, middleware::{RateLimit, RateLimitInfo, ResponseBody}, rejection::{MakeRejection, Rejection}, rules::OnMissingKey, store::{Store, StoreFuture}};
 use tower::{Layer, Service, ServiceBuilder, service_fn, util::BoxCloneService};
 
 /// An extractor with its single required method.

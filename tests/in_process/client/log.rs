@@ -12,8 +12,7 @@ use bytes::Bytes;
 use http::{Method, Request};
 use http_body_util::Full;
 use tollgate::{
-    Decision, Error, ErrorKind, Key, Policy, Quota, RateLimiter,
-    charge::Charge,
+    Charge, Decision, Error, ErrorKind, Key, Policy, Quota, RateLimiter,
     client::OutgoingLayer,
     extract::{Global, HostHeader},
     memory::MemoryStore,

@@ -10,9 +10,8 @@ use axum::{
 use http::{Method, Request, StatusCode};
 use ipnet::IpNet;
 use tollgate::{
-    Decision, Error, Key, Policy, Quota, RateLimitLayer, RateLimiter, RequestHead,
+    Charge, Decision, Error, Key, Policy, Quota, RateLimitLayer, RateLimiter, RequestHead,
     algorithm::{Algorithm, WindowStart},
-    charge::Charge,
     decision::PolicyName,
     diagnosis::{Code, Warning},
     extract::{ApiKey, ClientIp, Extracted, Global, Header, KeyExtractor, PeerIp, Route},

@@ -23,10 +23,9 @@ use tokio::{
     time,
 };
 use tollgate::{
-    Decision, ErrorKind, Key, Policy, Quota, RateLimitLayer, RateLimiter, RequestHead,
+    Charge, Decision, ErrorKind, Key, Policy, Quota, RateLimitLayer, RateLimiter, RequestHead,
     algorithm::{Algorithm, QueueLimits, WindowStart},
     builder::RateLimitLayerBuilder,
-    charge::Charge,
     clock::{Clock, Timestamp},
     decision::{CountedBy, Outcome, PolicyState, Retry, Usage},
     extract::{Global, Header},

@@ -4,9 +4,9 @@ use std::{collections::HashMap, time::Duration};
 
 use proptest::prelude::*;
 use tollgate::{
-    Decision, Key, Policy, Quota, RateLimiter,
+    Charge, Decision, Key, Policy, Quota, RateLimiter,
     algorithm::{Algorithm, WindowStart},
-    charge::{Charge, Receipt},
+    charge::Receipt,
     clock::{Clock, Timestamp},
     decision::Retry,
     memory::MemoryStore,

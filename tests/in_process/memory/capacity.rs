@@ -8,8 +8,7 @@ use std::{
 };
 
 use tollgate::{
-    Decision, ErrorKind, Key, Policy, Quota, RateLimiter,
-    charge::Charge,
+    Charge, Decision, ErrorKind, Key, Policy, Quota, RateLimiter,
     clock::{Clock, Timestamp},
     decision::CountedBy,
     memory::MemoryStore,

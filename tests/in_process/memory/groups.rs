@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use tollgate::{
-    Decision, Key, Policy, Quota, RateLimiter,
-    charge::Charge,
+    Charge, Decision, Key, Policy, Quota, RateLimiter,
     clock::{Clock, Timestamp},
     memory::MemoryStore,
 };

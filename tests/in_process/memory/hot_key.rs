@@ -8,8 +8,8 @@ use std::{
 
 use proptest::prelude::*;
 use tollgate::{
-    Decision, Key, Policy, Quota, RateLimiter,
-    charge::{Charge, Receipt},
+    Charge, Decision, Key, Policy, Quota, RateLimiter,
+    charge::Receipt,
     clock::{Clock, Timestamp},
     memory::MemoryStore,
 };

@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use tollgate::{
-    Decision, Key, Policy, Quota, RateLimiter,
+    Charge, Decision, Key, Policy, Quota, RateLimiter,
     algorithm::Algorithm,
-    charge::Charge,
     clock::{Clock, Timestamp},
     memory::MemoryStore,
     store::Store,

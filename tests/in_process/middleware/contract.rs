@@ -24,9 +24,9 @@ use http_body_util::BodyExt;
 use proptest::prelude::*;
 use tokio::time;
 use tollgate::{
-    Decision, Error, ErrorKind, Key, Policy, Quota, RateLimitLayer, RateLimiter, RequestHead,
+    Charge, Decision, Error, ErrorKind, Key, Policy, Quota, RateLimitLayer, RateLimiter,
+    RequestHead,
     builder::RateLimitLayerBuilder,
-    charge::Charge,
     clock::{Clock, Timestamp},
     decision::{CountedBy, Outcome, PolicyState, Retry, Usage},
     extract::{Global, Header},

@@ -14,8 +14,7 @@ use std::{
 
 use tokio::sync::oneshot;
 use tollgate::{
-    Decision, Error, ErrorKind, Key, OnOutage, Policy, Quota,
-    charge::Charge,
+    Charge, Decision, Error, ErrorKind, Key, OnOutage, Policy, Quota,
     clock::{Clock, Timestamp},
     decision::{CountedBy, Outcome, PolicyState, Retry, Usage},
     diagnosis::{Code, Warning},

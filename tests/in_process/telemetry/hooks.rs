@@ -95,7 +95,7 @@ async fn hooks_of_a_layer_are_called_in_the_order_in_which_they_were_added() {
     let seen = Seen::default();
     let hook = |name: &'static str| {
         let seen = seen.clone();
-        move |_: &[tollgate::charge::Charge<'_>], _: &Result<tollgate::Decision, Error>| {
+        move |_: &[tollgate::Charge<'_>], _: &Result<tollgate::Decision, Error>| {
             seen.add(name.to_owned());
         }
     };

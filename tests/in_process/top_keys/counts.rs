@@ -5,8 +5,7 @@ use std::{mem, sync::Barrier, thread, time::Duration};
 use allocation_counter::measure;
 use proptest::{collection::vec, prelude::*};
 use tollgate::{
-    Decision, ErrorKind, Key, Policy, Quota, RateLimiter,
-    charge::Charge,
+    Charge, Decision, ErrorKind, Key, Policy, Quota, RateLimiter,
     clock::Clock,
     decision::{CountedBy, Outcome, PolicyState},
     extract::HashSecret,
