@@ -215,6 +215,26 @@ impl Decision {
         self.denying()
     }
 
+    /// Returns the limit of the [narrowest](Self::narrowest) policy: the units that can be taken at once. `None` if it was not
+    /// counted.
+    #[must_use]
+    pub fn limit(&self) -> Option<u64> {
+        Some(self.narrowest()?.usage()?.limit)
+    }
+
+    /// Returns the units that the [narrowest](Self::narrowest) policy has left. `None` if it was not counted.
+    #[must_use]
+    pub fn remaining(&self) -> Option<u64> {
+        Some(self.narrowest()?.usage()?.remaining)
+    }
+
+    /// Returns the time until the [narrowest](Self::narrowest) policy is at full quota again, without further charges. `None`
+    /// if it was not counted.
+    #[must_use]
+    pub fn reset_after(&self) -> Option<Duration> {
+        Some(self.narrowest()?.usage()?.reset_at.since(self.decided_at))
+    }
+
     /// Returns the state of the policy that denies the request: of several, the one with the longest wait. `None` if the
     /// request was allowed.
     #[must_use]
