@@ -33,6 +33,11 @@
 //!
 //! Clients of gRPC-Web also read `grpc-status`, `grpc-message` and `grpc-status-details-bin`.
 //!
+//! # Decisions in handlers
+//!
+//! A layer writes the headers of its own decisions, and the response made of a [`Rejection`](crate::rejection::Rejection) has its
+//! own. A [`HeaderWriter`] writes the headers of a decision that a handler makes.
+//!
 //! # Files
 //!
 //! | file | role |
@@ -59,4 +64,4 @@ mod writer;
 pub use self::choice::{DiscordHeaders, DiscordScope, Headers, LegacyHeaders, ResetFormat};
 pub(crate) use self::pending::PendingHeaders;
 pub(crate) use self::terms::PolicyTerms;
-pub(crate) use self::writer::HeaderWriter;
+pub use self::writer::HeaderWriter;

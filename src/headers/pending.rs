@@ -85,7 +85,7 @@ impl PendingHeaders {
                 usage,
                 is_concurrency,
             } => write_default(parts, usage, *is_concurrency),
-            Self::Chosen(chosen) => chosen.writer.write(&mut chosen.values, parts),
+            Self::Chosen(chosen) => chosen.writer.write_values(&mut chosen.values, parts),
         }
     }
 }

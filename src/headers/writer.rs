@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 
 use crate::{
     charge::Charge,
-    decision::{Decision, PolicyName, Usage, headroom},
+    decision::{Decision, Outcome, PolicyName, PolicyState, Usage, headroom},
     error::Error,
     policy::Policy,
 };
@@ -25,9 +25,34 @@ use super::{
     terms::PolicyTerms,
 };
 
-/// Writes the headers that a layer's responses carry.
+/// Writes the rate limit headers of decisions.
+///
+/// Each layer has one. Make another for decisions outside of layers, once for all responses: it knows the quota and window of each
+/// policy, which [`Headers::draft11`] and [`Headers::draft06`] list. For other headers the policies can be left out. The
+/// [`Default`] writes [`Headers::legacy`].
+///
+/// # Examples
+///
+/// ```
+/// use http::HeaderMap;
+/// use tollgate::{Key, Policy, Quota, RateLimiter, headers::{HeaderWriter, Headers}};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), tollgate::Error> {
+/// let searches = Policy::new("searches", Quota::per_minute(100).burst(20));
+/// let writer = HeaderWriter::new(Headers::draft11(), [&searches])?;
+/// let limiter = RateLimiter::builder().policy(searches.clone()).build()?;
+///
+/// let decision = limiter.check(searches.charge(Key::new("ada"))).await?;
+/// let mut headers = HeaderMap::new();
+/// writer.write(&decision, &mut headers);
+/// assert_eq!(headers["ratelimit-policy"], r#""searches";q=20;w=12"#);
+/// assert_eq!(headers["ratelimit"], r#""searches";r=19;t=12"#);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
-pub(crate) struct HeaderWriter {
+pub struct HeaderWriter {
     headers: Headers,
     terms: LayerTerms,
     /// Whether the only family is the default one.
@@ -35,17 +60,24 @@ pub(crate) struct HeaderWriter {
 }
 
 impl HeaderWriter {
+    /// Creates a writer for decisions on some of these policies.
+    ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`](crate::ErrorKind::InvalidConfig) if the headers refer to a policy that the layer does not have.
+    /// [`ErrorKind::InvalidConfig`](crate::ErrorKind::InvalidConfig) if the headers refer to a policy that is not among them.
     pub fn new<'a>(
-        headers: Headers,
-        policies: impl Iterator<Item = &'a Policy>,
+        headers: impl Into<Headers>,
+        policies: impl IntoIterator<Item = &'a Policy>,
     ) -> Result<Self, Error> {
-        let terms = LayerTerms::new(policies);
+        let headers = headers.into();
+        let terms = LayerTerms::new(policies.into_iter());
         for family in &headers.families {
             family.check(&terms)?;
         }
+        Ok(Self::of(headers, terms))
+    }
+
+    fn of(headers: Headers, terms: LayerTerms) -> Self {
         let is_default = matches!(
             &headers.families[..],
             [Family::Legacy(LegacyHeaders {
@@ -53,26 +85,43 @@ impl HeaderWriter {
                 reset: ResetFormat::EpochSeconds
             })]
         );
-        Ok(Self {
+        Self {
             headers,
             terms,
             is_default,
-        })
+        }
+    }
+
+    /// Adds the headers of a decision to a response.
+    ///
+    /// A denial also has `Retry-After` and the [reason](Headers::reason), if the headers include them. Headers that are there
+    /// [stay](Headers#beside-headers-that-are-there-already).
+    pub fn write(&self, decision: &Decision, headers: &mut HeaderMap) {
+        let mut values = self.values(decision, None, false);
+        self.write_beside(&mut values, &mut WrittenSets::default(), headers);
+        let code = match decision.outcome() {
+            Outcome::Allowed => return,
+            Outcome::Limited => "rate_limited",
+            Outcome::Unavailable => "unavailable",
+        };
+        let policy = decision.denying().map(PolicyState::policy);
+        let limited = policy.filter(|_| decision.outcome() == Outcome::Limited);
+        self.write_reason(|| (code, limited), headers);
     }
 
     /// Whether [`write_default`] can write the headers of admitted requests.
     #[inline]
-    pub fn is_default(&self) -> bool {
+    pub(super) fn is_default(&self) -> bool {
         self.is_default
     }
 
     /// Whether responses to admitted requests carry headers.
-    pub fn writes_on_success(&self) -> bool {
+    pub(crate) fn writes_on_success(&self) -> bool {
         !self.headers.families.is_empty()
     }
 
     /// Returns the terms of all charges if a tier changed those of one and the headers contain terms.
-    pub fn tier_terms(&self, charges: &[Charge<'_>]) -> Option<Box<[PolicyTerms]>> {
+    pub(crate) fn tier_terms(&self, charges: &[Charge<'_>]) -> Option<Box<[PolicyTerms]>> {
         let mut families = self.headers.families.iter();
         if families.any(Family::has_terms) {
             self.terms.tier_terms(charges)
@@ -97,7 +146,7 @@ impl HeaderWriter {
     }
 
     /// Adds the headers of a decision to a rejection. `retry_after` is at least the decision's wait, in whole seconds.
-    pub fn write_rejection(
+    pub(crate) fn write_rejection(
         &self,
         (decision, retry_after): (&Decision, Option<u64>),
         tier_terms: Option<&[PolicyTerms]>,
@@ -108,16 +157,16 @@ impl HeaderWriter {
             let mut values = self.values(decision, tier_terms, true);
             // Only now: the lists describe the quota, and compare each `t` with the decision's own wait.
             values.retry_after = retry_after;
-            self.write(&mut values, parts);
+            self.write_values(&mut values, parts);
         }
     }
 
     /// Adds the code of a rejection, with the policy that rejects the request, if the layer sends it.
     #[inline]
-    pub fn write_reason<'a>(
+    pub(crate) fn write_reason<'a>(
         &self,
         reason: impl FnOnce() -> (&'static str, Option<&'a PolicyName>),
-        parts: &mut Parts,
+        headers: &mut HeaderMap,
     ) {
         let Some(detail) = self.headers.reason else {
             return;
@@ -127,7 +176,7 @@ impl HeaderWriter {
             ReasonDetail::Code => None,
             ReasonDetail::CodeAndPolicy => policy,
         };
-        write_reason(&mut parts.headers, code, policy);
+        write_reason(headers, code, policy);
     }
 
     /// Writes the default headers of a denial unless the response has one of them. Returns whether it did.
@@ -151,9 +200,21 @@ impl HeaderWriter {
     }
 
     /// Adds headers to a response, and merges them with those that it has.
-    pub(super) fn write(&self, values: &mut HeaderValues, parts: &mut Parts) {
+    pub(super) fn write_values(&self, values: &mut HeaderValues, parts: &mut Parts) {
         let mut written = take_written(&mut parts.extensions);
-        let headers = &mut parts.headers;
+        self.write_beside(values, &mut written, &mut parts.headers);
+        if values.is_nested {
+            written.put(&mut parts.extensions);
+        }
+    }
+
+    /// Adds headers, and merges them with those that layers have written.
+    fn write_beside(
+        &self,
+        values: &mut HeaderValues,
+        written: &mut WrittenSets,
+        headers: &mut HeaderMap,
+    ) {
         let headroom = values.headroom();
         // All sets are claimed before one is written: of two families that share a name, the first writes it.
         let claim = |family| {
@@ -172,7 +233,6 @@ impl HeaderWriter {
                     written.record(names, headroom);
                 }
             }
-            written.put(&mut parts.extensions);
         }
     }
 
@@ -182,6 +242,13 @@ impl HeaderWriter {
         {
             headers.insert(RETRY_AFTER, recurring_number(seconds));
         }
+    }
+}
+
+impl Default for HeaderWriter {
+    /// Creates a writer of [`Headers::legacy`].
+    fn default() -> Self {
+        Self::of(Headers::default(), LayerTerms::new([].iter()))
     }
 }
 

@@ -289,7 +289,7 @@ impl Admission {
                 .write_rejection(wait, terms.as_deref(), &mut parts);
         }
         let reason = || (rejection.code(), rejection.reason().policy());
-        self.headers.write_reason(reason, &mut parts);
+        self.headers.write_reason(reason, &mut parts.headers);
         parts.extensions.insert(rejection);
         let response = Response::from_parts(parts, ResponseBody::rejection(text));
         if let Some(settlement) = settlement {

@@ -2,3 +2,4 @@
 
 mod families;
 mod reason;
+mod writer;
