@@ -9,7 +9,10 @@ use crate::{
     policy::Policy,
 };
 
-/// A turn: the charges were made. Holds the slots of [concurrency](crate::Policy::concurrency) policies until it is dropped.
+/// Charges that were made. Holds the slots of [concurrency](crate::Policy::concurrency) policies until it is dropped.
+///
+/// [`RateLimiter::enforce`](crate::RateLimiter::enforce) and [`RateLimiter::acquire`](crate::RateLimiter::acquire) return it. Slots
+/// in Redis are renewed while it exists, as by a [`Hold`].
 #[must_use = "a permit that is dropped releases its slots"]
 pub struct Permit {
     decision: Decision,
@@ -22,11 +25,44 @@ pub struct Permit {
 enum Held {
     /// Nothing.
     Kept(Option<Receipt>),
-    /// Slots are released.
+    /// Slots are released, and charges settled.
     Slots(Hold),
 }
 
 impl Permit {
+    /// Holds the slots of a receipt.
+    pub(crate) fn new(
+        decision: Decision,
+        receipt: Option<Receipt>,
+        holds: &Arc<HoldRegistry>,
+    ) -> Self {
+        let has_slots = receipt.as_ref().is_some_and(has_slots);
+        let held = match receipt {
+            Some(receipt) if has_slots => Held::Slots(Hold::new(receipt, holds)),
+            receipt => Held::Kept(receipt),
+        };
+        Self {
+            decision,
+            waited: Duration::ZERO,
+            holds: Arc::clone(holds),
+            held,
+        }
+    }
+
+    /// Takes over charges that are held.
+    pub(crate) fn of_hold(decision: Decision, hold: Hold, holds: &Arc<HoldRegistry>) -> Self {
+        Self {
+            held: Held::Slots(hold),
+            ..Self::new(decision, None, holds)
+        }
+    }
+
+    /// Sets how long the caller has waited.
+    pub(crate) fn after(mut self, waited: Duration) -> Self {
+        self.waited = waited;
+        self
+    }
+
     /// Returns the decision that made the charges.
     #[must_use]
     pub fn decision(&self) -> &Decision {
@@ -86,17 +122,7 @@ impl Grant {
     /// Gives the turn to a caller that has waited for so long.
     pub fn into_permit(mut self, waited: Duration) -> Permit {
         let receipt = self.receipt.take();
-        let has_slots = receipt.as_ref().is_some_and(has_slots);
-        let held = match receipt {
-            Some(receipt) if has_slots => Held::Slots(Hold::new(receipt, &self.holds)),
-            receipt => Held::Kept(receipt),
-        };
-        Permit {
-            decision: self.decision.clone(),
-            waited,
-            holds: Arc::clone(&self.holds),
-            held,
-        }
+        Permit::new(self.decision.clone(), receipt, &self.holds).after(waited)
     }
 }
 

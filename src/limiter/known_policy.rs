@@ -86,6 +86,24 @@ pub(super) fn validate_policies(store: &dyn Store, policies: &[Policy]) -> Resul
     Ok(())
 }
 
+/// Returns the error for a name that none of the policies has.
+#[cold]
+pub(crate) fn unknown_policy<'a>(
+    owner: &str,
+    name: &str,
+    policies: impl Iterator<Item = &'a Policy>,
+) -> Error {
+    let names: Vec<_> = policies.map(|policy| policy.name().as_str()).collect();
+    let names = match names.as_slice() {
+        [] => "it has none".to_owned(),
+        names => format!("its policies are \"{}\"", names.join("\", \"")),
+    };
+    Error::new(
+        ErrorKind::InvalidConfig,
+        format!("the {owner} has no policy {name:?}; {names}"),
+    )
+}
+
 fn conflicting_policy(policy: &Policy) -> Error {
     Error::new(
         ErrorKind::DuplicatePolicy,

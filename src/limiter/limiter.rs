@@ -1,6 +1,6 @@
 //! The rate limiter: policies over a store, without HTTP or Tower.
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::AtomicBool};
 
 use tokio::sync::watch;
 
@@ -71,8 +71,8 @@ pub struct RateLimiter {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) blocks: Arc<BlockCheck>,
     /// The policies of all layers on this limiter: one name has one quota.
-    known: Arc<Mutex<Vec<KnownPolicy>>>,
-    holds: Arc<HoldRegistry>,
+    pub(super) known: Arc<Mutex<Vec<KnownPolicy>>>,
+    pub(super) holds: Arc<HoldRegistry>,
     /// Callers that wait for their turn.
     pub(crate) lines: Arc<Lines>,
     pub(super) observer: DecisionObserver,
@@ -81,6 +81,8 @@ pub struct RateLimiter {
         expect(dead_code, reason = "only these features ask it later")
     )]
     pub(crate) recorders: Recorders,
+    /// Whether a failed decision of [`enforce`](Self::enforce) was logged.
+    pub(super) has_logged_failure: Arc<AtomicBool>,
     /// The store, if its decisions have a deadline.
     bounded_store: Option<StoreId>,
 }
@@ -126,7 +128,7 @@ impl RateLimiter {
 
     // For a slice alone, so that it is compiled here and once.
     #[inline]
-    fn check_all(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
+    pub(super) fn check_all(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
         match validate_charges(charges) {
             Ok(()) if charges.iter().all(|charge| charge.ticket().is_none()) => {
                 self.decide(charges)
@@ -647,6 +649,7 @@ impl RateLimiter {
             holds,
             observer,
             recorders,
+            has_logged_failure: Arc::default(),
         };
         limiter.with_policies(policies)
     }

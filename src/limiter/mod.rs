@@ -1,5 +1,6 @@
 //! The rate limiter.
 
+mod enforce;
 mod known_policy;
 pub(crate) mod limiter;
 #[cfg(feature = "reload")]
@@ -9,6 +10,7 @@ mod turns;
 
 #[cfg(feature = "rules")]
 pub(crate) use self::known_policy::MAX_POLICIES;
+pub(crate) use self::known_policy::unknown_policy;
 pub(crate) use self::limiter::RateLimiter;
 #[cfg(feature = "reload")]
 pub(crate) use self::replaceable::Replaceable;

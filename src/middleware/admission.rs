@@ -31,9 +31,9 @@ use crate::{
     charge::{Charge, Charges, OwnedCharge},
     decision::Decision,
     diagnosis::{Code, Warning, WarningLog},
-    error::{Error, ErrorKind},
+    error::Error,
     headers::{HeaderWriter, PendingHeaders, PolicyTerms},
-    limiter::RateLimiter,
+    limiter::{RateLimiter, unknown_policy},
     memory::MemoryStore,
     rejection::{MakeRejection, Rejection, RetryAfterJitter},
     request::RequestHead,
@@ -91,18 +91,11 @@ impl Admission {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidConfig`] if there is none.
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) if there is none.
     pub(super) fn rule(&self, policy: &str) -> Result<&Rule, Error> {
-        let name = |rule: &Rule| rule.policy().name().as_str().to_owned();
-        let named = self.rules.iter().find(|rule| name(rule) == policy);
-        named.ok_or_else(|| {
-            let names: Vec<_> = self.rules.iter().map(name).collect();
-            let names = names.join("\", \"");
-            Error::new(
-                ErrorKind::InvalidConfig,
-                format!("the layer has no policy {policy:?}; its policies are \"{names}\""),
-            )
-        })
+        let mut rules = self.rules.iter();
+        let named = rules.find(|rule| rule.policy().name().as_str() == policy);
+        named.ok_or_else(|| unknown_policy("layer", policy, self.rules.iter().map(Rule::policy)))
     }
 
     /// Goes on with the decision if there is one already.

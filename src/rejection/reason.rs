@@ -6,6 +6,8 @@
 //! the body is "internal server error". The warning in the log names the extractor, and the way to fix it.
 
 use std::{
+    error::Error as StdError,
+    fmt,
     sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
@@ -99,6 +101,30 @@ impl Reason {
 }
 
 impl Rejection {
+    /// Returns the rejection of the request that a decision is about: 429 if a policy is over its limit, otherwise 503. `None`
+    /// if it is allowed.
+    ///
+    /// [`RateLimiter::enforce`](crate::RateLimiter::enforce) makes both, the decision and the rejection.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate::{Key, Policy, RateLimiter, rejection::Rejection};
+    ///
+    /// async fn send(limiter: RateLimiter, messages: Policy) -> Result<(), Rejection> {
+    ///     let decision = limiter.check(messages.charge(Key::new("ada"))).await?;
+    ///     if let Some(rejection) = Rejection::of(&decision) {
+    ///         println!("{}", rejection.message());
+    ///         return Err(rejection);
+    ///     }
+    ///     Ok(())
+    /// }
+    /// ```
+    #[must_use]
+    pub fn of(decision: &Decision) -> Option<Self> {
+        (!decision.is_allowed()).then(|| Self::of_decision(decision.clone()))
+    }
+
     /// For a decision that does not admit the request: 429 if a policy is over its limit, otherwise 503.
     pub(crate) fn of_decision(decision: Decision) -> Self {
         let limited = decision
@@ -126,9 +152,7 @@ impl Rejection {
                 effect = effect
             );
         }
-        let mut rejection = Self::unavailable();
-        rejection.details.error = Some(error);
-        rejection
+        error.into()
     }
 
     /// For a request that cannot be decided, through no fault of the client.
@@ -311,6 +335,30 @@ impl Rejection {
     /// Whether a key is missing because of the server's own configuration. The log names the extractor.
     fn is_internal(&self) -> bool {
         self.details.status.is_server_error()
+    }
+}
+
+/// The error of a limiter that could not decide: 503, with the [error](Rejection::error).
+///
+/// So `?` passes errors of [`RateLimiter`](crate::RateLimiter) on in a handler. Nothing is logged.
+impl From<Error> for Rejection {
+    fn from(error: Error) -> Self {
+        let mut rejection = Self::unavailable();
+        rejection.details.error = Some(error);
+        rejection
+    }
+}
+
+impl fmt::Display for Rejection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message())
+    }
+}
+
+impl StdError for Rejection {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        let error = self.error()?;
+        Some(error)
     }
 }
 

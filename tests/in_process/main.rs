@@ -25,6 +25,7 @@ mod config;
 mod diagnosis;
 mod extract;
 mod headers;
+mod limiter;
 mod matching;
 mod memory;
 mod middleware;

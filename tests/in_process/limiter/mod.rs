@@ -1,0 +1,3 @@
+//! The limiter without HTTP, as handlers use it.
+
+mod enforce;
