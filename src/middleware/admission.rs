@@ -51,6 +51,7 @@ use super::{
     held::HeldCharges,
     info::{self, Nested},
     resolve::{Lookups, Resolution},
+    respond::respond,
     settle::PendingSettlement,
     waits::{self, AwaitedDecision},
 };
@@ -261,7 +262,7 @@ impl Admission {
     pub(super) fn respond<A, B>(
         &self,
         rejected: Rejected,
-        mut request: Request<A>,
+        request: Request<A>,
     ) -> Response<ResponseBody<B>> {
         let Rejected {
             mut rejection,
@@ -269,21 +270,8 @@ impl Admission {
             settlement,
         } = rejected;
         rejection.spread_wait(self.retry_after_jitter);
-        let response = rejection.respond(&*self.format, &RequestHead::from(&request));
-        let (mut parts, text) = response.into_parts();
-        // The request's map serves the response: a new one would take two allocations.
-        let extensions = request.extensions_mut();
-        extensions.clear();
-        extensions.extend(mem::take(&mut parts.extensions));
-        mem::swap(extensions, &mut parts.extensions);
-        if let Some(decision) = rejection.decision() {
-            let wait = (decision, rejection.retry_after_secs());
-            self.headers
-                .write_rejection(wait, terms.as_deref(), &mut parts);
-        }
-        let reason = || (rejection.code(), rejection.reason().policy());
-        self.headers.write_reason(reason, &mut parts.headers);
-        parts.extensions.insert(rejection);
+        let headers = (&*self.headers, terms.as_deref());
+        let (parts, text) = respond(rejection, &*self.format, headers, request);
         let response = Response::from_parts(parts, ResponseBody::rejection(text));
         if let Some(settlement) = settlement {
             settlement.reject(&response);

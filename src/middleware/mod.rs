@@ -174,6 +174,7 @@ mod missing;
 #[cfg(not(feature = "body"))]
 mod no_body_read;
 mod resolve;
+mod respond;
 mod service;
 mod settle;
 mod waits;
