@@ -25,7 +25,7 @@
 //!
 //! | feature | default | adds |
 //! |---|---|---|
-//! | `axum` | yes | addresses from `ConnectInfo`, [`Route`](extract::Route) and [`PathParam`](extract::PathParam), [`RateLimitInfo`](middleware::RateLimitInfo) as an extractor |
+//! | `axum` | yes | addresses from `ConnectInfo`, [`Route`](extract::Route) and [`PathParam`](extract::PathParam), [`RateLimitInfo`](middleware::RateLimitInfo) and others as extractors, [`Rejection`](rejection::Rejection) as a response |
 //! | `body` | no | keys and costs from the bodies of requests: [`FromBody`](extract/index.html) |
 //! | `redis` | yes | counts in Redis: [`remote`](remote/index.html) and [`resilience`](resilience/index.html) |
 //! | `tracing` | yes | [warnings](diagnosis), outages and [decisions](telemetry) as log events: install a subscriber to see them |
@@ -50,6 +50,7 @@
 //! | which requests a rule applies to, and which are skipped or forbidden | [`matching`] |
 //! | different quotas for some clients | [`tiers`] |
 //! | the layer, and [`Decision`]s in handlers | [`RateLimitLayer`], [`middleware`] |
+//! | decisions in handlers, WebSockets | [`RateLimiter::enforce`], [`middleware::RequestHold`] |
 //! | keys, costs and tiers of a policy | [`rules`] |
 //! | response headers | [`headers`] |
 //! | responses to rejected requests | [`rejection`] |

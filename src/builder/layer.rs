@@ -16,7 +16,10 @@ use crate::{
     limiter::RateLimiter,
     matching::Matcher,
     middleware::{
-        actual_cost::SettledPolicies, admission::Admission, current_rules::CurrentRules,
+        actual_cost::SettledPolicies,
+        admission::Admission,
+        current_rules::CurrentRules,
+        handles::{Handles, SharedLimiter},
         layer::RateLimitLayer,
     },
     policy::Policy,
@@ -57,6 +60,7 @@ pub struct RateLimitLayerBuilder {
     headers: Headers,
     retry_after_jitter: RetryAfterJitter,
     exposes_decision: bool,
+    shares_limiter: bool,
 }
 
 impl RateLimitLayerBuilder {
@@ -252,6 +256,35 @@ impl RateLimitLayerBuilder {
         self
     }
 
+    /// Puts the limiter into the extensions of requests, so that handlers can decide on more than the rules.
+    ///
+    /// Default: it is not there, and costs nothing. With axum, a handler then extracts a [`RateLimiter`], without a state. It costs
+    /// an allocation per request.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate::{Key, Policy, Quota, RateLimitLayer, RateLimiter, extract::PeerIp, rejection::Rejection};
+    ///
+    /// async fn search(limiter: RateLimiter, term: String) -> Result<String, Rejection> {
+    ///     let searches = Policy::new("searches-by-term", Quota::per_minute(10));
+    ///     limiter.enforce(searches.charge(Key::new(&term))).await?;
+    ///     Ok(format!("results for {term}"))
+    /// }
+    ///
+    /// let layer = RateLimitLayer::builder()
+    ///     .policy(Policy::new("per-ip", Quota::per_minute(100)).key(PeerIp))
+    ///     .share_limiter()
+    ///     .build()?;
+    /// # #[cfg(feature = "axum")]
+    /// let app: axum::Router = axum::Router::new().route("/", axum::routing::post(search)).layer(layer);
+    /// # Ok::<(), tollgate::Error>(())
+    /// ```
+    pub fn share_limiter(mut self) -> Self {
+        self.shares_limiter = true;
+        self
+    }
+
     /// Silences a warning that is expected in this setup.
     ///
     /// Default: every code is reported once per policy. A shared [limiter](Self::limiter) and a custom store still log
@@ -361,6 +394,12 @@ impl RateLimitLayerBuilder {
             names,
             warnings: Arc::clone(&warnings),
         };
+        let rules = self.rules.iter();
+        let handles = Handles {
+            settled: (!settled.names.is_empty()).then(|| Arc::new(settled)),
+            has_slots: rules.flat_map(Rule::policies).any(Policy::is_concurrency),
+            limiter: self.shares_limiter.then(|| SharedLimiter::new(&limiter)),
+        };
         let gate = Admission::gate_of(&self.rules, &limiter);
         let gate = gate.filter(|_| self.filter.is_empty());
         Admission {
@@ -373,7 +412,7 @@ impl RateLimitLayerBuilder {
             retry_after_jitter: self.retry_after_jitter,
             keeps_charges: self.rules.iter().any(Rule::keeps_charges),
             exposes_decision: self.exposes_decision,
-            settled: (!settled.names.is_empty()).then(|| Arc::new(settled)),
+            handles: handles.some(),
             #[cfg(feature = "reload")]
             written_modes: self.rules.iter().map(|rule| rule.mode.get()).collect(),
             rules: self.rules.into(),
@@ -454,6 +493,7 @@ impl Default for RateLimitLayerBuilder {
             headers: Headers::default(),
             retry_after_jitter: RetryAfterJitter::default(),
             exposes_decision: true,
+            shares_limiter: false,
         }
     }
 }

@@ -80,8 +80,8 @@ codes! {
          admits the whole quota while redis is unavailable";
     /// TG017: the slot of a request was released when its connection was upgraded.
     UpgradedConnection = "TG017",
-    "to limit open connections, hold a slot in the connection's task, as in the docs of Policy::concurrency; if \
-         only handshakes are to be limited, silence TG017";
+    "to limit open connections, move a RequestHold into the connection's task, as in the docs of \
+         Policy::concurrency; if only handshakes are to be limited, silence TG017";
     /// TG018: the first ban of a penalty may end before the wait that a denied request has without it.
     ShortBan = "TG018",
     "make the first ban longer than the window of the quota, or than the time of one request; until then \

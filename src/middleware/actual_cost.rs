@@ -13,8 +13,8 @@ use crate::{
 
 /// Sets the real cost of a request, from its handler.
 ///
-/// It can be set until the body of the response is dropped, and takes precedence over the closure of the rule. It has no
-/// effect if nothing was charged.
+/// It can be set until the body of the response is dropped, or the last [`RequestHold`](super::RequestHold). It takes
+/// precedence over the closure of the rule, and has no effect if nothing was charged.
 ///
 /// With axum it is an extractor, also as `Option<ActualCost>`. Elsewhere, read it
 /// [from the request's extensions](Self::from_extensions). It is there if a layer around the handler has a rule that

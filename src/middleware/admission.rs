@@ -45,9 +45,9 @@ use crate::{
 use crate::rules::ModeSetting;
 
 use super::{
-    actual_cost::{ActualCost, SettledPolicies},
     body::{ResponseBody, finish},
     future::{self, Admit, Step},
+    handles::Handles,
     held::HeldCharges,
     info::{self, Nested},
     resolve::{Lookups, Resolution},
@@ -75,8 +75,8 @@ pub struct Admission {
     pub(crate) keeps_charges: bool,
     /// Whether handlers and inner layers find the decision in the request's extensions.
     pub(crate) exposes_decision: bool,
-    /// The policies whose rules settle, so that handlers get an [`ActualCost`]. `None` if there are none.
-    pub(crate) settled: Option<Arc<SettledPolicies>>,
+    /// The handles that handlers get beside the decision. `None` if there are none.
+    pub(crate) handles: Option<Box<Handles>>,
     /// Whether a key or tier may need a lookup before a request can be charged.
     pub(crate) needs_lookups: bool,
     pub(crate) lookup_timeout: Duration,
@@ -169,7 +169,7 @@ impl Admission {
         extensions: &mut Extensions,
     ) -> Admitted {
         let mut headers = PendingHeaders::new(&self.headers, &decision, terms);
-        self.attach_actual_cost(extensions);
+        self.attach_handles(extensions);
         if self.exposes_decision
             && let Some(nested) = info::insert(extensions, decision)
         {
@@ -187,15 +187,15 @@ impl Admission {
         if self.exposes_decision {
             info::insert_uncounted(extensions);
         }
-        self.attach_actual_cost(extensions);
+        self.attach_handles(extensions);
         Step::Admitted(Admitted::default())
     }
 
-    /// Gives the handler an [`ActualCost`], even if nothing was charged, so that it can always extract one.
+    /// Gives the handler its handles, even if nothing was charged.
     #[inline]
-    fn attach_actual_cost(&self, extensions: &mut Extensions) {
-        if let Some(settled) = &self.settled {
-            ActualCost::attach(extensions, settled);
+    fn attach_handles(&self, extensions: &mut Extensions) {
+        if let Some(handles) = &self.handles {
+            handles.attach(extensions);
         }
     }
 

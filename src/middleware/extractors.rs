@@ -5,10 +5,13 @@ use std::convert::Infallible;
 use axum::extract::{FromRequestParts, OptionalFromRequestParts};
 use http::request::Parts;
 
+use crate::limiter::RateLimiter;
+
 use super::{
     actual_cost::ActualCost,
     info::RateLimitInfo,
-    missing::{MissingActualCost, MissingRateLimitInfo},
+    missing::{MissingActualCost, MissingRateLimitInfo, MissingRateLimiter, MissingRequestHold},
+    request_hold::RequestHold,
 };
 
 macro_rules! extract {
@@ -36,3 +39,5 @@ macro_rules! extract {
 
 extract!(ActualCost, or MissingActualCost);
 extract!(RateLimitInfo, or MissingRateLimitInfo);
+extract!(RateLimiter, or MissingRateLimiter);
+extract!(RequestHold, or MissingRequestHold);

@@ -107,7 +107,8 @@ impl Admission {
         if !verdicts.iter().all(Verdict::fits) {
             return Err(Some(store.decision_of(charges, verdicts, refunded)));
         }
-        if !self.exposes_decision && !self.headers.writes_on_success() {
+        let is_unseen = !self.exposes_decision && !self.headers.writes_on_success();
+        if is_unseen && self.handles.is_none() {
             return Ok(Admitted::default());
         }
         let decision = store.decision_of(charges, verdicts, refunded);

@@ -43,21 +43,54 @@ impl fmt::Display for MissingRateLimitInfo {
 
 impl error::Error for MissingRateLimitInfo {}
 
-#[cfg(feature = "axum")]
-impl IntoResponse for MissingActualCost {
-    fn into_response(self) -> Response {
-        static WARNED: AtomicBool = AtomicBool::new(false);
-        respond(&WARNED, &self)
+/// Rejection of a [`RateLimiter`](crate::RateLimiter) as an extractor without a layer that shares one: 500. The first one is
+/// logged with the remedy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MissingRateLimiter;
+
+impl fmt::Display for MissingRateLimiter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(
+            "no RateLimitLayer around this route shares its limiter: add .share_limiter() to its builder, or extract \
+             Option<RateLimiter>",
+        )
     }
 }
 
-#[cfg(feature = "axum")]
-impl IntoResponse for MissingRateLimitInfo {
-    fn into_response(self) -> Response {
-        static WARNED: AtomicBool = AtomicBool::new(false);
-        respond(&WARNED, &self)
+impl error::Error for MissingRateLimiter {}
+
+/// Rejection of a [`RequestHold`](super::RequestHold) without a layer that holds slots: 500. The first one is logged with the
+/// remedy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MissingRequestHold;
+
+impl fmt::Display for MissingRequestHold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(
+            "no RateLimitLayer around this route has a concurrency policy: add Policy::concurrency(..), or extract \
+             Option<RequestHold>",
+        )
     }
 }
+
+impl error::Error for MissingRequestHold {}
+
+#[cfg(feature = "axum")]
+macro_rules! respond {
+    ($($missing:ident)*) => {
+        $(impl IntoResponse for $missing {
+            fn into_response(self) -> Response {
+                static WARNED: AtomicBool = AtomicBool::new(false);
+                respond(&WARNED, &self)
+            }
+        })*
+    };
+}
+
+#[cfg(feature = "axum")]
+respond!(MissingActualCost MissingRateLimitInfo MissingRateLimiter MissingRequestHold);
 
 /// Logs the first of these rejections. Clients do not see the reason.
 #[cfg(feature = "axum")]

@@ -64,6 +64,14 @@
 //! `Extension<Decision>`, which responds to all others with 500 and the name of the type. Responses to rejected requests have
 //! a [`Rejection`](crate::rejection::Rejection) in their extensions, for outer layers.
 //!
+//! More extractors:
+//!
+//! | extractor | for handlers that | there if a layer around has |
+//! |---|---|---|
+//! | [`ActualCost`] | know the cost of the request | a rule that [settles](crate::rules::Rule::settle) |
+//! | [`RateLimiter`](crate::RateLimiter) | [decide](crate::RateLimiter::enforce) on more than the rules | [`share_limiter`](crate::builder::RateLimitLayerBuilder::share_limiter) |
+//! | [`RequestHold`] | keep the slot of the request for a WebSocket | a [concurrency](crate::Policy::concurrency) policy |
+//!
 //! # Headers
 //!
 //! [`Headers`](crate::headers::Headers) chooses them: `X-RateLimit-*` by default, `RateLimit` of the IETF drafts, Discord's,
@@ -167,12 +175,14 @@ mod extractors;
 mod first_decision;
 pub(crate) mod future;
 pub(crate) mod gate;
+pub(crate) mod handles;
 pub(crate) mod held;
 mod info;
 pub(crate) mod layer;
 mod missing;
 #[cfg(not(feature = "body"))]
 mod no_body_read;
+mod request_hold;
 mod resolve;
 mod respond;
 mod service;
@@ -183,5 +193,8 @@ mod with_lookups;
 pub use self::actual_cost::ActualCost;
 pub use self::body::ResponseBody;
 pub use self::info::RateLimitInfo;
-pub use self::missing::{MissingActualCost, MissingRateLimitInfo};
+pub use self::missing::{
+    MissingActualCost, MissingRateLimitInfo, MissingRateLimiter, MissingRequestHold,
+};
+pub use self::request_hold::RequestHold;
 pub use self::service::{RateLimit, ResponseFuture};

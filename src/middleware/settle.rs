@@ -27,7 +27,7 @@ use crate::{
     rules::{BodyOutcome, CompletedRequest, RequestOutcome, Rule},
 };
 
-use super::{actual_cost::ActualCost, held::HeldCharges};
+use super::{actual_cost::ActualCost, held::HeldCharges, request_hold::SharedHold};
 
 /// Charges of a request, from its admission until its response has ended. Settles them when dropped.
 ///
@@ -35,6 +35,8 @@ use super::{actual_cost::ActualCost, held::HeldCharges};
 pub(super) struct PendingSettlement {
     pub held: HeldCharges,
     rules: Arc<[Rule]>,
+    /// Keeps the charges if the handler takes a [`RequestHold`](super::RequestHold). `None` without slots.
+    shared_hold: Option<SharedHold>,
     /// Set by the handler.
     actual_cost: ActualCost,
     /// Whether a rule settles the charges, by how the request ended.
@@ -70,6 +72,7 @@ impl PendingSettlement {
         Box::new(Self {
             held,
             rules,
+            shared_hold: None,
             actual_cost: ActualCost::default(),
             is_priced: false,
             method: Method::GET,
@@ -92,6 +95,9 @@ impl PendingSettlement {
     pub fn start<A>(&mut self, request: &mut Request<A>) {
         self.method.clone_from(request.method());
         self.is_priced = self.settles();
+        if self.has_slots() {
+            self.shared_hold = Some(SharedHold::attach(request.extensions_mut()).clone());
+        }
         if self.is_priced {
             // Shared with a layer around this one, so that one call of `set` reaches both.
             self.actual_cost = ActualCost::shared(request.extensions_mut());
@@ -126,7 +132,7 @@ impl PendingSettlement {
 
     /// Notes the outcome of the inner service: the head of its response, or `None` for an error.
     pub fn end<B>(&mut self, response: Option<&Response<B>>) {
-        if response.is_some_and(|response| self.is_upgrade(response.status())) {
+        if response.is_some_and(|response| self.is_upgrade(response.status())) && !self.is_kept() {
             self.note_upgrade();
         }
         self.progress = match response {
@@ -192,6 +198,16 @@ impl PendingSettlement {
     fn settles(&self) -> bool {
         self.settlements()
             .any(|settlement| self.settling_rule(settlement.charge().policy()).is_some())
+    }
+
+    fn has_slots(&self) -> bool {
+        self.settlements()
+            .any(|settlement| settlement.charge().ticket().is_some())
+    }
+
+    /// Whether the handler has taken a hold on the charges.
+    fn is_kept(&self) -> bool {
+        self.shared_hold.as_ref().is_some_and(SharedHold::is_taken)
     }
 
     fn settlements(&self) -> impl Iterator<Item = &Settlement> {
@@ -267,6 +283,20 @@ impl Sent {
 
 impl Drop for PendingSettlement {
     fn drop(&mut self) {
+        if let Some(shared) = self.shared_hold.take()
+            && shared.is_taken()
+        {
+            let kept = Self {
+                held: mem::take(&mut self.held),
+                rules: Arc::clone(&self.rules),
+                shared_hold: None,
+                actual_cost: mem::take(&mut self.actual_cost),
+                is_priced: self.is_priced,
+                method: self.method.clone(),
+                progress: mem::replace(&mut self.progress, Progress::Open),
+            };
+            return shared.keep(Box::new(kept));
+        }
         let held = mem::take(&mut self.held);
         held.settle(|held, policy, charged| self.actual(held, policy, charged));
     }

@@ -109,40 +109,28 @@ impl Policy {
     ///
     /// # WebSockets
     ///
-    /// A layer cannot limit open WebSockets, or other upgraded connections such as `CONNECT` tunnels: the response ends with
-    /// the handshake, and releases the slot. The first one is reported as
-    /// [`Code::UpgradedConnection`](crate::diagnosis::Code::UpgradedConnection). Take the slot in the handler instead, and keep
-    /// its [`Hold`](crate::Hold) in the task of the connection:
+    /// The response of a WebSocket ends with the handshake, and so does the slot of the request. Take a
+    /// [`RequestHold`](crate::middleware::RequestHold) in the handler, and move it into the task of the connection. The slot is then
+    /// held until the task ends, or panics. Other upgraded connections, such as `CONNECT` tunnels, need it too. The first one without
+    /// it is reported as [`Code::UpgradedConnection`](crate::diagnosis::Code::UpgradedConnection).
     ///
     /// ```
     /// # #[cfg(feature = "axum")]
     /// # mod example {
-    /// use axum::{extract::{State, WebSocketUpgrade}, http::StatusCode, response::{IntoResponse, Response}};
-    /// use tollgate::{Key, Policy, RateLimiter, charge::Receipt};
+    /// use axum::{extract::WebSocketUpgrade, response::Response};
+    /// use tollgate::middleware::RequestHold;
     ///
-    /// #[derive(Clone)]
-    /// struct Sockets {
-    ///     limiter: RateLimiter, // `RateLimiter::builder().policy(policy.clone()).build()?`
-    ///     policy: Policy,       // `Policy::concurrency("sockets", 2)`
-    /// }
-    ///
-    /// async fn connect(State(sockets): State<Sockets>, upgrade: WebSocketUpgrade) -> Response {
-    ///     let charges = [sockets.policy.charge(Key::new("ada"))]; // the user of the session
-    ///     let Ok(decision) = sockets.limiter.check(&charges).await else {
-    ///         return StatusCode::SERVICE_UNAVAILABLE.into_response();
-    ///     };
-    ///     if !decision.is_allowed() {
-    ///         return StatusCode::TOO_MANY_REQUESTS.into_response();
-    ///     }
-    ///     // `None` if nobody counts during an outage
-    ///     let slot = Receipt::of(&charges, &decision).map(|receipt| sockets.limiter.hold(receipt));
+    /// async fn connect(upgrade: WebSocketUpgrade, hold: RequestHold) -> Response {
     ///     upgrade.on_upgrade(async move |mut socket| {
     ///         while let Some(Ok(_message)) = socket.recv().await { /* .. */ }
-    ///         drop(slot); // also released if the task panics
+    ///         drop(hold);
     ///     })
     /// }
     /// # }
     /// ```
+    ///
+    /// Where the layer does not know the key, such as a user who signs in over the socket, the task of the connection keeps the
+    /// permit of [`RateLimiter::enforce`](crate::RateLimiter::enforce) instead.
     #[must_use]
     pub fn concurrency(name: impl AsRef<str>, limit: u64) -> Self {
         let lease = Duration::from_secs(30);

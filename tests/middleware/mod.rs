@@ -3,6 +3,7 @@
 mod outcomes;
 mod queueing;
 mod request_deadline;
+mod request_hold;
 mod settling;
 mod waits;
 pub(crate) mod witness;

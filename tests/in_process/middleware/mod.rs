@@ -2,6 +2,8 @@
 
 mod bodies;
 mod contract;
+mod handles;
 mod other_layers;
+mod request_hold;
 mod sockets;
 mod stacks;

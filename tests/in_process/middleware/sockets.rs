@@ -614,7 +614,7 @@ async fn websocket_over_http_2_is_reported() {
 }
 
 /// Returns the status of a WebSocket's handshake, and its connection.
-async fn open_socket(server: SocketAddr) -> (String, TcpStream) {
+pub(super) async fn open_socket(server: SocketAddr) -> (String, TcpStream) {
     let mut socket = TcpStream::connect(server).await.expect("it listens");
     let handshake = "GET / HTTP/1.1\r\nhost: test\r\nconnection: upgrade\r\nupgrade: websocket\r\n\
                      sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
@@ -688,7 +688,7 @@ fn limited_by(rule: tollgate::rules::Rule) -> RateLimitLayer {
     layer.build().expect("it is well set up")
 }
 
-async fn send(client: &mut TcpStream, text: &str) {
+pub(super) async fn send(client: &mut TcpStream, text: &str) {
     client.write_all(text.as_bytes()).await.expect("it reads");
 }
 
@@ -779,7 +779,7 @@ impl Drop for Meter {
 
 // === Servers ===
 
-async fn serve(app: Router) -> SocketAddr {
+pub(super) async fn serve(app: Router) -> SocketAddr {
     let listener = TcpListener::bind(LOOPBACK)
         .await
         .expect("some port is free");
