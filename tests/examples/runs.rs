@@ -15,7 +15,7 @@ use http::{Request, Version};
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::{
-    io::AsyncWriteExt,
+    io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpSocket, TcpStream},
 };
 
@@ -59,6 +59,84 @@ fn axum_handlers_know_what_is_left() {
         ],
     );
     assert_eq!(said.lines().count(), 9);
+}
+
+#[tokio::test]
+async fn chat_limits_connections_and_messages() {
+    let mut running = Running::start("chat");
+    let address: SocketAddr = running
+        .line_with("ws://")
+        .split('/')
+        .next()
+        .and_then(|text| text.parse().ok())
+        .expect("an address");
+    let mut chat = open_chat(address).await;
+    // Server-sent events hold a slot, too: this client has no third connection.
+    let mut events = TcpStream::connect(address).await.expect("it listens");
+    let request = "GET /events HTTP/1.1\r\nhost: test\r\n\r\n";
+    events
+        .write_all(request.as_bytes())
+        .await
+        .expect("it reads");
+    assert!(
+        read_until(&mut events, "\r\n\r\n")
+            .await
+            .starts_with("HTTP/1.1 200 ")
+    );
+    let reply = Client::connect(address).await.get("/events").await;
+    assert_eq!(reply.status, 429);
+    for _ in 0..5 {
+        chat.write_all(&text_frame("hello"))
+            .await
+            .expect("it reads");
+        read_until(&mut chat, "sent to 1 readers").await;
+        read_until(&mut events, "data: hello").await;
+    }
+    chat.write_all(&text_frame("hello"))
+        .await
+        .expect("it reads");
+    read_until(&mut chat, "rate limit messages exceeded, retry in 1 second").await;
+    drop(chat);
+    let started = Instant::now();
+    while Client::connect(address).await.get("/chat").await.status == 429 {
+        assert!(
+            started.elapsed() < Duration::from_secs(10),
+            "its slot is taken"
+        );
+    }
+}
+
+/// Opens a WebSocket.
+async fn open_chat(address: SocketAddr) -> TcpStream {
+    let mut socket = TcpStream::connect(address).await.expect("it listens");
+    let handshake = "GET /chat HTTP/1.1\r\nhost: test\r\nconnection: upgrade\r\nupgrade: websocket\r\n\
+                     sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
+    socket
+        .write_all(handshake.as_bytes())
+        .await
+        .expect("it reads");
+    let head = read_until(&mut socket, "\r\n\r\n").await;
+    assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
+    socket
+}
+
+/// A text message of a client, masked by zeros.
+fn text_frame(text: &str) -> Vec<u8> {
+    let length = u8::try_from(text.len()).expect("it is short");
+    [&[0x81, 0x80 | length, 0, 0, 0, 0], text.as_bytes()].concat()
+}
+
+/// Reads until this text has come.
+async fn read_until(stream: &mut TcpStream, text: &str) -> String {
+    let mut seen = Vec::new();
+    loop {
+        let so_far = String::from_utf8_lossy(&seen).into_owned();
+        if so_far.contains(text) {
+            return so_far;
+        }
+        let read = tokio::time::timeout(Duration::from_secs(10), stream.read_buf(&mut seen)).await;
+        assert!(read.expect(text).expect("it is open") > 0, "{so_far}");
+    }
 }
 
 #[test]
