@@ -6,6 +6,8 @@ use std::{
     time::Duration,
 };
 
+use http::Response;
+
 use crate::{
     charge::{Charge, MAX_CHARGES},
     clock::Clock,
@@ -14,7 +16,7 @@ use crate::{
     error::{Error, ErrorKind},
     headers::{HeaderWriter, Headers},
     limiter::RateLimiter,
-    matching::Matcher,
+    matching::IntoMatcher,
     middleware::{
         actual_cost::SettledPolicies,
         admission::Admission,
@@ -23,7 +25,8 @@ use crate::{
         layer::RateLimitLayer,
     },
     policy::Policy,
-    rejection::{MakeRejection, RejectionFormat, RetryAfterJitter},
+    rejection::{MakeRejection, Rejection, RejectionBody, RejectionFormat, RetryAfterJitter},
+    request::RequestHead,
     rules::{ModeSwitch, RequestFilter, Rule, RuleMode},
     store::Store,
 };
@@ -73,18 +76,35 @@ impl RateLimitLayerBuilder {
     /// Rejects requests that match, exactly or possibly, with 403. Nothing is charged.
     ///
     /// Default: none. If called repeatedly, one match is enough. See [`matching`](crate::matching) for lists of addresses
-    /// and keys.
-    pub fn forbid(mut self, matcher: impl Matcher) -> Self {
+    /// and keys. Text is a path pattern, as in `.forbid("/admin/{*rest}")`.
+    pub fn forbid(mut self, matcher: impl IntoMatcher) -> Self {
         self.filter.forbid(matcher);
         self
     }
 
     /// Does not limit requests that match exactly, unless they are forbidden.
     ///
-    /// Default: none. If called repeatedly, one exact match is enough. Possible matches are limited.
-    pub fn skip(mut self, matcher: impl Matcher) -> Self {
+    /// Default: none. If called repeatedly, one exact match is enough. Possible matches are limited. Text is a path pattern, as in
+    /// `.skip("/health")`.
+    pub fn skip(mut self, matcher: impl IntoMatcher) -> Self {
         self.filter.skip(matcher);
         self
+    }
+
+    /// As [`forbid`](Self::forbid), for requests for which a closure returns `true`. The closure names no types.
+    pub fn forbid_fn(
+        self,
+        matches: impl Fn(&RequestHead<'_>) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        self.forbid(matches)
+    }
+
+    /// As [`skip`](Self::skip), for requests for which a closure returns `true`. The closure names no types.
+    pub fn skip_fn(
+        self,
+        matches: impl Fn(&RequestHead<'_>) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        self.skip(matches)
     }
 
     /// Sets what the layer does with requests: deny them, only count them, or let them pass.
@@ -217,10 +237,33 @@ impl RateLimitLayerBuilder {
     /// Sets the response to rejected requests: a [`RejectionFormat`], or a closure `Fn(&Rejection) -> Response<T>` where
     /// `T` is text or bytes.
     ///
-    /// Default: [`RejectionFormat::json`].
+    /// Default: [`RejectionFormat::json`]. A closure must name the type of its argument here.
+    /// [`on_rejection_fn`](Self::on_rejection_fn) takes one without.
     pub fn on_rejection(mut self, make: impl MakeRejection) -> Self {
         self.format = Arc::new(make);
         self
+    }
+
+    /// Sets a closure that makes the response to rejected requests. As [`on_rejection`](Self::on_rejection), but the closure
+    /// names no types.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use http::Response;
+    /// use tollgate::RateLimitLayer;
+    ///
+    /// let builder = RateLimitLayer::builder().on_rejection_fn(|rejection| {
+    ///     let mut response = Response::new(rejection.message());
+    ///     *response.status_mut() = rejection.status();
+    ///     response
+    /// });
+    /// ```
+    pub fn on_rejection_fn<T: RejectionBody>(
+        self,
+        make: impl Fn(&Rejection) -> Response<T> + Send + Sync + 'static,
+    ) -> Self {
+        self.on_rejection(make)
     }
 
     /// Sets the rate limit headers of responses.

@@ -8,7 +8,7 @@ use std::{
 use crate::{
     charge::{Charge, Enforcement},
     diagnosis::{Code, Warning, WarningLog},
-    extract::Extracted,
+    extract::{Extracted, IntoKey},
     key::Key,
     policy::Policy,
     rejection::{MissingKeyDetail, Rejection},
@@ -34,11 +34,11 @@ impl Policy {
     #[must_use]
     pub fn key_of<R, K>(self, key: impl Fn(&R) -> K + Send + Sync + 'static) -> CallRule<R>
     where
-        K: Into<Extracted<Key>>,
+        K: IntoKey,
     {
         CallRule {
             policy: self,
-            key: Box::new(move |request| key(request).into()),
+            key: Box::new(move |request| key(request).into_key()),
             cost: None,
             missing: OnMissingKey::default(),
             mode: RuleMode::default(),

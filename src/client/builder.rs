@@ -6,7 +6,7 @@ use crate::{
     acquire::Priority,
     error::{Error, ErrorKind},
     limiter::RateLimiter,
-    matching::Matcher,
+    matching::IntoMatcher,
     policy::Policy,
     request::RequestHead,
 };
@@ -152,8 +152,8 @@ impl OutgoingLayerBuilder {
     /// # let _ = layer;
     /// # Ok::<(), tollgate::Error>(())
     /// ```
-    pub fn safe_when(mut self, matcher: impl Matcher) -> Self {
-        self.retry.safe.push(Arc::new(matcher));
+    pub fn safe_when(mut self, matcher: impl IntoMatcher) -> Self {
+        self.retry.safe.push(Arc::new(matcher.into_matcher()));
         self
     }
 

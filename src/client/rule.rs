@@ -8,7 +8,7 @@ use crate::{
     error::{Error, ErrorKind},
     extract::{Extracted, KeyExtractor},
     key::Key,
-    matching::Matcher,
+    matching::IntoMatcher,
     policy::Policy,
     request::RequestHead,
     rules::RuleMatchers,
@@ -69,7 +69,7 @@ impl OutgoingRule {
     ///
     /// Default: all requests. If called repeatedly, all matchers must match.
     #[must_use]
-    pub fn when(mut self, matcher: impl Matcher) -> Self {
+    pub fn when(mut self, matcher: impl IntoMatcher) -> Self {
         self.matchers.when(matcher);
         self
     }
@@ -78,7 +78,7 @@ impl OutgoingRule {
     ///
     /// Default: counts all requests. If called repeatedly, one exact match is enough.
     #[must_use]
-    pub fn unless(mut self, matcher: impl Matcher) -> Self {
+    pub fn unless(mut self, matcher: impl IntoMatcher) -> Self {
         self.matchers.unless(matcher);
         self
     }
@@ -99,7 +99,7 @@ impl OutgoingRule {
     ///
     /// Default: the result of [`cost_by`](Self::cost_by), or the policy's [`cost`](Policy::cost).
     #[must_use]
-    pub fn cost_when(mut self, matcher: impl Matcher, units: u64) -> Self {
+    pub fn cost_when(mut self, matcher: impl IntoMatcher, units: u64) -> Self {
         self.matchers.cost_when(matcher, units);
         self
     }

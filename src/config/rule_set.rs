@@ -17,7 +17,7 @@ use crate::{
     extract::{HashSecret, KeyExtractor},
     headers::Headers,
     key::Key,
-    matching::Matcher,
+    matching::IntoMatcher,
     request::RequestHead,
     rules::Rule,
 };
@@ -223,9 +223,9 @@ impl RuleSetReader {
     }
 
     /// Registers a matcher for `{ custom: name }` in the conditions of requests.
-    pub fn matcher(mut self, name: impl Into<String>, matcher: impl Matcher) -> Self {
+    pub fn matcher(mut self, name: impl Into<String>, matcher: impl IntoMatcher) -> Self {
         let matchers = &mut self.registry().matchers;
-        matchers.insert(name.into(), Arc::new(matcher));
+        matchers.insert(name.into(), Arc::new(matcher.into_matcher()));
         self
     }
 

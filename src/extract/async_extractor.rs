@@ -12,7 +12,7 @@ use http::{HeaderValue, StatusCode};
 
 use crate::{key::Key, request::RequestHead};
 
-use super::extracted::Extracted;
+use super::{extracted::Extracted, into_key::IntoKey};
 
 /// Looks up the key of a request asynchronously, such as in a session store.
 ///
@@ -114,12 +114,12 @@ impl<F, T, R, E> AsyncKeyExtractor for F
 where
     F: Fn(&RequestHead<'_>) -> T + Send + Sync + 'static,
     T: Future<Output = Result<R, E>> + Send + 'static,
-    R: Into<Extracted<Key>>,
+    R: IntoKey,
     E: Into<Box<dyn Error + Send + Sync>>,
 {
     fn extract(&self, head: &RequestHead<'_>) -> KeyLookup {
         let lookup = self(head);
-        Box::pin(async move { lookup.await.map(Into::into).map_err(Into::into) })
+        Box::pin(async move { lookup.await.map(IntoKey::into_key).map_err(Into::into) })
     }
 
     fn label(&self) -> &str {

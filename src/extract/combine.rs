@@ -29,6 +29,7 @@ use super::{
     caller_id::CallerId,
     extracted::Extracted,
     extractor::{KeyExtractor, forward_body_to, forward_to},
+    into_key::IntoKey,
 };
 
 /// The keys of two extractors, joined: see [`KeyExtractor::and`].
@@ -404,23 +405,23 @@ impl<E, F, R> KeyExtractor for AndThen<E, F>
 where
     E: KeyExtractor,
     F: Fn(Key) -> R + Send + Sync + 'static,
-    R: Into<Extracted<Key>>,
+    R: IntoKey,
 {
     fn extract(&self, head: &RequestHead<'_>) -> Extracted<Key> {
         let key = self.extractor.extract(head);
-        key.and_then(|key| (self.change)(key).into())
+        key.and_then(|key| (self.change)(key).into_key())
     }
 
     fn default_key(&self, head: &RequestHead<'_>) -> Option<Key> {
         // A key that the closure dropped has no default.
         let is_absent = self.extractor.extract(head) == Extracted::Absent;
         let key = is_absent.then(|| self.extractor.default_key(head));
-        (self.change)(key.flatten()?).into().found()
+        (self.change)(key.flatten()?).into_key().found()
     }
 
     fn keys_of(&self, caller: &CallerId<'_>) -> Vec<Key> {
         changed_keys(self.extractor.keys_of(caller), caller, |key| {
-            (self.change)(key).into().found()
+            (self.change)(key).into_key().found()
         })
     }
 

@@ -6,7 +6,7 @@ use http::{HeaderValue, StatusCode};
 
 use crate::{key::Key, request::RequestHead};
 
-use super::{extracted::Extracted, extractor::KeyExtractor};
+use super::{extracted::Extracted, extractor::KeyExtractor, into_key::IntoKey};
 
 /// A key from a request extension that an outer layer has set, such as an authenticated user.
 ///
@@ -32,7 +32,7 @@ impl<F, T, R> ExtensionKey<F, T>
 where
     F: Fn(&T) -> R + Send + Sync + 'static,
     T: Send + Sync + 'static,
-    R: Into<Extracted<Key>>,
+    R: IntoKey,
 {
     /// Makes the key from the extension of type `T`. The closure returns a [`Key`], an `Option` of one, or an
     /// [`Extracted`].
@@ -48,11 +48,13 @@ impl<F, T, R> KeyExtractor for ExtensionKey<F, T>
 where
     F: Fn(&T) -> R + Send + Sync + 'static,
     T: Send + Sync + 'static,
-    R: Into<Extracted<Key>>,
+    R: IntoKey,
 {
     fn extract(&self, head: &RequestHead<'_>) -> Extracted<Key> {
         let extension = head.extensions.get::<T>();
-        extension.map_or(Extracted::Absent, |extension| (self.key)(extension).into())
+        extension.map_or(Extracted::Absent, |extension| {
+            (self.key)(extension).into_key()
+        })
     }
 
     fn label(&self) -> &str {
@@ -116,7 +118,7 @@ impl<F, T, R> Claim<F, T>
 where
     F: Fn(&T) -> R + Send + Sync + 'static,
     T: Send + Sync + 'static,
-    R: Into<Extracted<Key>>,
+    R: IntoKey,
 {
     /// Makes the key from the claims of type `T`. `name` is the label, used in messages.
     ///
@@ -133,7 +135,7 @@ impl<F, T, R> KeyExtractor for Claim<F, T>
 where
     F: Fn(&T) -> R + Send + Sync + 'static,
     T: Send + Sync + 'static,
-    R: Into<Extracted<Key>>,
+    R: IntoKey,
 {
     fn extract(&self, head: &RequestHead<'_>) -> Extracted<Key> {
         self.claims.extract(head)

@@ -15,17 +15,19 @@ use super::{
     caller_id::CallerId,
     combine::{And, AndThen, CoLocatedWith, Map, OrElse},
     extracted::Extracted,
+    into_key::IntoKey,
 };
 
 /// Finds the key of a request in its head.
 ///
-/// Implemented for closures `Fn(&RequestHead<'_>) -> Option<Key>`, which may also return a [`Key`] or an [`Extracted`]. Write the
-/// argument's type, as in `|head: &RequestHead| ..`. Dyn compatible.
+/// Implemented for closures `Fn(&RequestHead<'_>) -> Option<Key>`, which may also return a [`Key`], an [`Extracted`] or another
+/// [`IntoKey`]. Write the argument's type, as in `|head: &RequestHead| ..`, or use [`Policy::key_fn`](crate::Policy::key_fn), which
+/// needs no type. Dyn compatible.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a key extractor",
     label = "not a key extractor",
     note = "use one of `tollgate::extract`, such as `PeerIp` or `Header::new(\"x-tenant\")`",
-    note = "or a closure with the type of its argument: `|head: &tollgate::RequestHead| Some(Key::new(..))`"
+    note = "or a closure: `.key_fn(|head| Some(Key::new(..)))`, or with a type `.key(|head: &tollgate::RequestHead| ..)`"
 )]
 pub trait KeyExtractor: Send + Sync + 'static {
     /// Returns the key, or whether it is absent or ambiguous.
@@ -170,7 +172,7 @@ pub trait KeyExtractor: Send + Sync + 'static {
     fn and_then<F, R>(self, change: F) -> AndThen<Self, F>
     where
         F: Fn(Key) -> R + Send + Sync + 'static,
-        R: Into<Extracted<Key>>,
+        R: IntoKey,
         Self: Sized,
     {
         AndThen::new(self, change)
@@ -211,10 +213,10 @@ pub trait KeyExtractor: Send + Sync + 'static {
 impl<F, R> KeyExtractor for F
 where
     F: Fn(&RequestHead<'_>) -> R + Send + Sync + 'static,
-    R: Into<Extracted<Key>>,
+    R: IntoKey,
 {
     fn extract(&self, head: &RequestHead<'_>) -> Extracted<Key> {
-        self(head).into()
+        self(head).into_key()
     }
 
     fn label(&self) -> &str {

@@ -149,6 +149,7 @@ mod from_body;
 mod global;
 mod header;
 mod host;
+mod into_key;
 #[cfg(feature = "body")]
 mod json_pointer;
 #[cfg(feature = "axum")]
@@ -178,6 +179,7 @@ pub use self::header::Header;
 pub(crate) use self::header::parse_header_name;
 pub use self::host::HostHeader;
 pub(crate) use self::host::{Host, without_user};
+pub use self::into_key::IntoKey;
 pub use self::network::{Network, Networks};
 pub use self::path_param::PathParam;
 pub use self::peer::PeerIp;

@@ -25,13 +25,15 @@ use super::combine::{And, Not, Or};
 
 /// Selects requests by their head.
 ///
-/// Implemented for closures `Fn(&RequestHead<'_>) -> bool`; write the argument's type, as in `|head: &RequestHead| ..`. Dyn compatible.
+/// Implemented for closures `Fn(&RequestHead<'_>) -> bool`. Write the argument's type, as in `|head: &RequestHead| ..`, or use
+/// [`when_fn`](crate::rules::Rule::when_fn) and its siblings, which need no type. Dyn compatible.
+///
 /// A matcher runs for each request, so it should neither allocate nor block.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not select requests",
     label = "not a matcher",
     note = "use one of `tollgate::matching`, such as `PathPattern::new(\"/health\")` or `AddressList::new(PeerIp, [..])`",
-    note = "or a closure with the type of its argument: `|head: &tollgate::RequestHead| true`"
+    note = "or a closure that returns a `bool`, with the type of its argument: `|head: &tollgate::RequestHead| true`"
 )]
 pub trait Matcher: Send + Sync + 'static {
     /// Compares a request with this matcher.
@@ -56,19 +58,19 @@ pub trait Matcher: Send + Sync + 'static {
     }
 
     /// Matches requests that both matchers match.
-    fn and<M: Matcher>(self, other: M) -> And<Self, M>
+    fn and<M: IntoMatcher>(self, other: M) -> And<Self, M::Matcher>
     where
         Self: Sized,
     {
-        And::new(self, other)
+        And::new(self, other.into_matcher())
     }
 
     /// Matches requests that at least one of the matchers matches.
-    fn or<M: Matcher>(self, other: M) -> Or<Self, M>
+    fn or<M: IntoMatcher>(self, other: M) -> Or<Self, M::Matcher>
     where
         Self: Sized,
     {
-        Or::new(self, other)
+        Or::new(self, other.into_matcher())
     }
 
     /// Matches requests that this matcher does not match.
@@ -121,17 +123,52 @@ where
     }
 }
 
-// A pointer, for matchers that are chosen at run time.
-impl Matcher for Arc<dyn Matcher> {
-    fn matches(&self, head: &RequestHead<'_>) -> Match {
-        (**self).matches(head)
-    }
+// Pointers, for matchers that are chosen at run time.
+macro_rules! implement_for_pointers {
+    ($($pointer:ty)*) => {
+        $(impl Matcher for $pointer {
+            fn matches(&self, head: &RequestHead<'_>) -> Match {
+                (**self).matches(head)
+            }
 
-    fn validate(&self) -> Result<(), Error> {
-        (**self).validate()
-    }
+            fn validate(&self) -> Result<(), Error> {
+                (**self).validate()
+            }
 
-    fn diagnose(&self, head: &RequestHead<'_>) -> Option<Code> {
-        (**self).diagnose(head)
+            fn diagnose(&self, head: &RequestHead<'_>) -> Option<Code> {
+                (**self).diagnose(head)
+            }
+        })*
+    };
+}
+
+implement_for_pointers!(Arc<dyn Matcher> Box<dyn Matcher>);
+
+// === IntoMatcher ===
+
+/// A [`Matcher`], or the text of a path pattern: `.skip("/health")` is short for `.skip(PathPattern::new("/health"))`.
+///
+/// Implemented for all matchers, `&str` and `String`. Text always is a [`PathPattern`](super::PathPattern), and an invalid one fails
+/// when the layer is built. It matches the path alone, so `"/health"` does not match `/health/db`.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not select requests",
+    label = "not a matcher",
+    note = "use the text of a path such as `\"/health\"`, or one of `tollgate::matching`, such as `AddressList::new(PeerIp, [..])`",
+    note = "or a closure that returns a `bool`: `.when_fn(|head| ..)`, or with a type `.when(|head: &tollgate::RequestHead| ..)`"
+)]
+pub trait IntoMatcher {
+    /// The matcher that this becomes.
+    type Matcher: Matcher;
+
+    /// Returns the matcher.
+    fn into_matcher(self) -> Self::Matcher;
+}
+
+#[diagnostic::do_not_recommend]
+impl<M: Matcher> IntoMatcher for M {
+    type Matcher = M;
+
+    fn into_matcher(self) -> M {
+        self
     }
 }

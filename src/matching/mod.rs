@@ -1,7 +1,7 @@
 //! Matchers: which requests a rule counts, which ones are not limited, and which ones are forbidden.
 //!
 //! A [`Matcher`] compares the [head of a request](crate::RequestHead). Use one from this module, a combination of them, or a
-//! closure `Fn(&RequestHead<'_>) -> bool`.
+//! closure `Fn(&RequestHead<'_>) -> bool`. Text is a [`PathPattern`]: `.skip("/health")`.
 //!
 //! | where | effect on matching requests |
 //! |---|---|
@@ -74,6 +74,6 @@ pub use self::combine::{And, Not, Or};
 pub use self::header::HasHeader;
 pub use self::host::HostPattern;
 pub use self::lists::{AddressList, KeyList};
-pub use self::matcher::{Match, Matcher};
+pub use self::matcher::{IntoMatcher, Match, Matcher};
 pub use self::method::{Methods, Preflight};
 pub use self::path::PathPattern;

@@ -3,7 +3,7 @@
 #[cfg(feature = "axum")]
 use axum::extract::{NestedPath, OriginalUri};
 
-use super::matcher::{Match, Matcher};
+use super::matcher::{IntoMatcher, Match, Matcher};
 #[cfg(feature = "axum")]
 use crate::diagnosis::Code;
 use crate::{
@@ -127,6 +127,31 @@ impl Matcher for PathPattern {
         let without_prefix = pattern.matches_path(head.uri.path().as_bytes());
         let is_missed = with_prefix != Match::Miss && without_prefix == Match::Miss;
         (is_missed && pattern.starts_with(prefix)).then_some(Code::NestedPath)
+    }
+}
+
+impl IntoMatcher for &str {
+    type Matcher = PathPattern;
+
+    fn into_matcher(self) -> PathPattern {
+        if self.starts_with('/') {
+            return PathPattern::new(self);
+        }
+        PathPattern {
+            pattern: Err(invalid(
+                self,
+                "text is the pattern of a path, which starts with /; for addresses, hosts and methods there are AddressList, \
+                 HostPattern and Methods",
+            )),
+        }
+    }
+}
+
+impl IntoMatcher for String {
+    type Matcher = PathPattern;
+
+    fn into_matcher(self) -> PathPattern {
+        self.as_str().into_matcher()
     }
 }
 

@@ -14,7 +14,9 @@ use crate::{
 /// Sets the real cost of a request, from its handler.
 ///
 /// It can be set until the body of the response is dropped, or the last [`RequestHold`](super::RequestHold). It takes
-/// precedence over the closure of the rule, and has no effect if nothing was charged.
+/// precedence over a closure of the rule, and has no effect if nothing was charged. The rule of the policy needs
+/// [`settle_by_handler`](crate::rules::Rule::settle_by_handler), or a [`settle`](crate::rules::Rule::settle) closure for requests
+/// whose handler sets no cost.
 ///
 /// With axum it is an extractor, also as `Option<ActualCost>`. Elsewhere, read it
 /// [from the request's extensions](Self::from_extensions). It is there if a layer around the handler has a rule that
@@ -24,7 +26,7 @@ use crate::{
 /// # Examples
 ///
 /// ```
-/// use tollgate::{Policy, Quota, RateLimitLayer, extract::PeerIp, middleware::ActualCost, rules::CompletedRequest};
+/// use tollgate::{Policy, Quota, RateLimitLayer, extract::PeerIp, middleware::ActualCost};
 ///
 /// async fn complete(cost: ActualCost) -> &'static str {
 ///     cost.set("tokens", 1_234); // tokens of a language model
@@ -33,7 +35,7 @@ use crate::{
 ///
 /// let tokens = Policy::new("tokens", Quota::per_hour(100_000)).cost(1_000); // charged until the cost is known
 /// let layer = RateLimitLayer::builder()
-///     .policy(tokens.key(PeerIp).settle(|request: &CompletedRequest<'_>| request.charged))
+///     .policy(tokens.key(PeerIp).settle_by_handler())
 ///     .build()?;
 /// # #[cfg(feature = "axum")]
 /// let app: axum::Router = axum::Router::new().route("/", axum::routing::post(complete)).layer(layer);

@@ -19,8 +19,8 @@ pub struct MissingActualCost;
 impl fmt::Display for MissingActualCost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(
-            "no RateLimitLayer around this route has a rule that settles: give the policy's rule a settle closure, or extract \
-             Option<ActualCost>",
+            "no RateLimitLayer around this route has a rule that settles: add .settle_by_handler() to the policy's rule, or \
+             extract Option<ActualCost>",
         )
     }
 }

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use crate::{
     diagnosis::{Code, Warning, WarningLog},
     error::Error,
-    matching::{Match, Matcher},
+    matching::{IntoMatcher, Match, Matcher},
     rejection::Rejection,
     request::{BodyLimits, RequestHead},
 };
@@ -34,12 +34,12 @@ pub(crate) struct RequestFilter {
 }
 
 impl RequestFilter {
-    pub fn forbid(&mut self, matcher: impl Matcher) {
-        self.forbid.push(Arc::new(matcher));
+    pub fn forbid(&mut self, matcher: impl IntoMatcher) {
+        self.forbid.push(Arc::new(matcher.into_matcher()));
     }
 
-    pub fn skip(&mut self, matcher: impl Matcher) {
-        self.skip.push(Arc::new(matcher));
+    pub fn skip(&mut self, matcher: impl IntoMatcher) {
+        self.skip.push(Arc::new(matcher.into_matcher()));
     }
 
     /// Whether the layer limits all requests.
@@ -116,16 +116,16 @@ pub(crate) struct RuleMatchers {
 type CostFn = Arc<dyn Fn(&RequestHead<'_>) -> u64 + Send + Sync>;
 
 impl RuleMatchers {
-    pub fn when(&mut self, matcher: impl Matcher) {
-        self.when.push(Arc::new(matcher));
+    pub fn when(&mut self, matcher: impl IntoMatcher) {
+        self.when.push(Arc::new(matcher.into_matcher()));
     }
 
-    pub fn unless(&mut self, matcher: impl Matcher) {
-        self.unless.push(Arc::new(matcher));
+    pub fn unless(&mut self, matcher: impl IntoMatcher) {
+        self.unless.push(Arc::new(matcher.into_matcher()));
     }
 
-    pub fn cost_when(&mut self, matcher: impl Matcher, units: u64) {
-        self.costs.push((Arc::new(matcher), units));
+    pub fn cost_when(&mut self, matcher: impl IntoMatcher, units: u64) {
+        self.costs.push((Arc::new(matcher.into_matcher()), units));
     }
 
     pub fn cost_by(&mut self, cost: impl Fn(&RequestHead<'_>) -> u64 + Send + Sync + 'static) {

@@ -4,11 +4,13 @@
 //! [tiers](crate::tiers), and what a request really cost once it has ended.
 
 mod charging;
+mod closures;
 mod completed;
 mod filter;
 mod mode;
 mod on_missing_key;
 mod outcome;
+mod policy_settings;
 mod price;
 mod rule;
 mod setup_check;

@@ -10,14 +10,14 @@ use crate::{
     diagnosis::{Code, WarningLog},
     error::{Error, ErrorKind},
     extract::{AsyncKeyExtractor, KeyExtractor},
-    matching::Matcher,
+    matching::IntoMatcher,
     policy::Policy,
     request::{BodyLimits, RequestHead},
     tiers::{TierCache, TierChoice},
 };
 
 use super::{
-    completed::CompletedRequest,
+    completed::{CompletedRequest, RequestOutcome},
     filter::RuleMatchers,
     mode::{ModeSwitch, RuleMode},
     on_missing_key::OnMissingKey,
@@ -71,6 +71,8 @@ impl KeySource {
 
 impl Policy {
     /// Counts this policy per key that the extractor finds in a request.
+    ///
+    /// A closure must name the type of its argument here: `|head: &RequestHead| ..`. [`key_fn`](Self::key_fn) takes one without.
     #[must_use]
     pub fn key(self, extractor: impl KeyExtractor) -> Rule {
         Rule {
@@ -108,9 +110,10 @@ impl Rule {
 
     /// Counts only requests that match, exactly or [possibly](crate::matching#possible-matches).
     ///
-    /// Default: all requests. If called repeatedly, all matchers must match.
+    /// Default: all requests. If called repeatedly, all matchers must match. Text is a path pattern, as in `.when("/login")`.
+    /// [`when_fn`](Self::when_fn) takes a closure without types.
     #[must_use]
-    pub fn when(mut self, matcher: impl Matcher) -> Self {
+    pub fn when(mut self, matcher: impl IntoMatcher) -> Self {
         self.matchers.when(matcher);
         self
     }
@@ -119,7 +122,7 @@ impl Rule {
     ///
     /// Default: counts all requests. If called repeatedly, one exact match is enough.
     #[must_use]
-    pub fn unless(mut self, matcher: impl Matcher) -> Self {
+    pub fn unless(mut self, matcher: impl IntoMatcher) -> Self {
         self.matchers.unless(matcher);
         self
     }
@@ -178,22 +181,23 @@ impl Rule {
     ///
     /// ```
     /// use http::Method;
-    /// use tollgate::{Policy, Quota, extract::PeerIp, matching::{Methods, PathPattern}};
+    /// use tollgate::{Policy, Quota, extract::PeerIp, matching::Methods};
     ///
     /// let rule = Policy::new("api", Quota::per_minute(600))
     ///     .key(PeerIp)
-    ///     .cost_when(PathPattern::new("/reports/{id}"), 50)
+    ///     .cost_when("/reports/{id}", 50)
     ///     .cost_when(Methods::new([Method::POST, Method::PUT, Method::DELETE]), 5);
     /// ```
     #[must_use]
-    pub fn cost_when(mut self, matcher: impl Matcher, units: u64) -> Self {
+    pub fn cost_when(mut self, matcher: impl IntoMatcher, units: u64) -> Self {
         self.matchers.cost_when(matcher, units);
         self
     }
 
     /// Sets a function that returns a caller's tier without waiting.
     ///
-    /// Default: none, so the quota of the policy applies. See [`tiers`](crate::tiers).
+    /// Default: none, so the quota of the policy applies. See [`tiers`](crate::tiers). [`tier_fn`](Self::tier_fn) takes a closure
+    /// without types.
     #[must_use]
     pub fn tier_by(mut self, choice: impl TierChoice) -> Self {
         self.choice = Some(Arc::new(choice));
@@ -227,16 +231,15 @@ impl Rule {
     /// Refund a request that failed through no fault of the client:
     ///
     /// ```
-    /// use tollgate::{Policy, Quota, extract::PeerIp};
-    /// use tollgate::{rules::{CompletedRequest, RequestOutcome}};
+    /// use tollgate::{Policy, Quota, extract::PeerIp, rules::RequestOutcome};
     ///
-    /// let rule = Policy::new("per-ip", Quota::per_minute(100)).key(PeerIp).settle(
-    ///     |request: &CompletedRequest<'_>| match request.outcome {
+    /// let rule = Policy::new("per-ip", Quota::per_minute(100))
+    ///     .key(PeerIp)
+    ///     .settle(|request| match request.outcome {
     ///         RequestOutcome::Failed | RequestOutcome::Panicked => 0,
     ///         RequestOutcome::Responded { status, .. } if status.is_server_error() => 0,
     ///         _ => request.charged, // also for a client that hung up
-    ///     },
-    /// );
+    ///     });
     /// ```
     #[must_use]
     pub fn settle(
@@ -245,6 +248,41 @@ impl Rule {
     ) -> Self {
         self.price = Some(Price::Settled(Arc::new(price)));
         self
+    }
+
+    /// Settles each request by the [`ActualCost`](crate::middleware::ActualCost) that its handler sets.
+    ///
+    /// Default: what was charged. A request whose handler set no cost keeps its charge, for example after an error of the server or
+    /// when the client hung up, since the handler may have done its work by then. The exception is a response with a status of
+    /// 4xx that nobody priced: it is refunded, because validation, routing or an extractor rejected the request before the handler
+    /// could do its work. Replaces [`settle`](Self::settle), which is for other choices.
+    ///
+    /// A client that only sends invalid requests is never charged by this rule. Put a policy by address beside it, which counts
+    /// them all.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate::{Policy, Quota, RateLimitLayer, extract::{ApiKey, PeerIp}, middleware::ActualCost};
+    ///
+    /// async fn complete(cost: ActualCost) -> &'static str {
+    ///     cost.set("tokens", 1_234);
+    ///     "done"
+    /// }
+    ///
+    /// let tokens = Policy::new("tokens", Quota::per_hour(100_000)).cost(1_000); // charged until the cost is known
+    /// let layer = RateLimitLayer::builder()
+    ///     .policy(tokens.key(ApiKey::bearer()).settle_by_handler())
+    ///     .policy(Policy::new("per-ip", Quota::per_minute(300)).key(PeerIp))
+    ///     .build()?;
+    /// # Ok::<(), tollgate::Error>(())
+    /// ```
+    #[must_use]
+    pub fn settle_by_handler(self) -> Self {
+        self.settle(|request| match request.outcome {
+            RequestOutcome::Responded { status, .. } if status.is_client_error() => 0,
+            _ => request.charged,
+        })
     }
 
     /// Sets whether the rule denies requests, only counts them, or does nothing.

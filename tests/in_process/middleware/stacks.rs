@@ -120,7 +120,7 @@ async fn handler_that_sets_a_cost_without_a_settling_rule_is_500_and_the_log_nam
         panic!("it is logged once: {lines:?}");
     };
     assert!(
-        line.contains("WARN") && line.contains("settle closure"),
+        line.contains("WARN") && line.contains("settle_by_handler()"),
         "{line}"
     );
 }

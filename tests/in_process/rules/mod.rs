@@ -1,3 +1,4 @@
 //! Which requests a policy counts.
 
 mod requests;
+mod short_forms;
