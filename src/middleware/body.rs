@@ -66,6 +66,22 @@ impl<B> ResponseBody<B> {
         }
     }
 
+    /// Returns the inner service's body if nothing is settled at its end.
+    ///
+    /// # Errors
+    ///
+    /// This body, unchanged.
+    #[cfg(feature = "axum")]
+    pub(super) fn unsettled(self) -> Result<B, Self> {
+        match self.content {
+            Content::Inner {
+                body: Some(body),
+                settlement: None,
+            } => Ok(body),
+            content => Err(Self { content }),
+        }
+    }
+
     pub(super) const fn inner(body: B, settlement: Option<Box<PendingSettlement>>) -> Self {
         Self {
             content: Content::Inner {

@@ -118,25 +118,21 @@
 //!   decision, it keeps the service that was polled ready, and a clone takes its place. Put a `BufferLayer` between the
 //!   limit and a service that is not `Clone`, such as `BoxService` or tower's own `RateLimit`.
 //! - **The response body is a [`ResponseBody`]** around the inner one, so a function of a layer outside takes
-//!   `Response<ResponseBody<_>>`. To keep the inner type, such as axum's `Body`, map the body back.
-//! - **An optional limit** changes that type too, so `option_layer` needs the same mapping. Where the limit may be switched while
-//!   the service runs, use [`RuleMode::Off`](crate::rules::RuleMode::Off) instead.
+//!   `Response<ResponseBody<_>>`. With axum, [`boxed_body`](crate::RateLimitLayer::boxed_body) makes it axum's `Body`.
+//! - **An optional limit** needs that: `option_layer(limit.map(RateLimitLayer::boxed_body))`. Where the limit may be switched
+//!   while the service runs, use [`RuleMode::Off`](crate::rules::RuleMode::Off) instead.
 //! - **Boxed**, the layer fits `BoxLayer`, `BoxCloneServiceLayer` and `BoxCloneSyncServiceLayer`. A struct field needs no box,
 //!   since the layer has no type parameters.
 //! - **A layer that limits the service of a tonic server** keeps its name with tonic's `LayerExt`: `limit.named_layer(service)`.
 //!
 //! ```
-//! use axum::{Router, body::Body, http::Response, routing::get};
+//! # #[cfg(feature = "axum")]
+//! # fn example(app: axum::Router, limit: Option<tollgate::RateLimitLayer>) -> axum::Router {
 //! use tollgate::RateLimitLayer;
-//! use tower::{ServiceBuilder, util::option_layer};
+//! use tower::util::option_layer;
 //!
-//! fn with_limit(app: Router, limit: Option<RateLimitLayer>) -> Router {
-//!     let same_body = |limit| {
-//!         let builder = ServiceBuilder::new();
-//!         builder.map_response(|response: Response<_>| response.map(Body::new)).layer(limit)
-//!     };
-//!     app.layer(option_layer(limit.map(same_body)))
-//! }
+//! app.layer(option_layer(limit.map(RateLimitLayer::boxed_body)))
+//! # }
 //! ```
 //!
 //! [Behind CORS](crate::headers#browsers-and-cors) shows what browsers need. In tests, Tokio's paused time
@@ -169,6 +165,8 @@ pub(crate) mod admission;
 mod body;
 #[cfg(feature = "body")]
 mod body_read;
+#[cfg(feature = "axum")]
+mod boxed_body;
 pub(crate) mod current_rules;
 #[cfg(feature = "axum")]
 mod extractors;
@@ -192,6 +190,8 @@ mod with_lookups;
 
 pub use self::actual_cost::ActualCost;
 pub use self::body::ResponseBody;
+#[cfg(feature = "axum")]
+pub use self::boxed_body::{BoxedBody, BoxedBodyFuture, BoxedBodyLayer};
 pub use self::info::RateLimitInfo;
 pub use self::missing::{
     MissingActualCost, MissingRateLimitInfo, MissingRateLimiter, MissingRequestHold,

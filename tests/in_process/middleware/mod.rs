@@ -1,6 +1,7 @@
 //! The layer for HTTP services: its contract with Tower, and the stacks around it.
 
 mod bodies;
+mod boxed_body;
 mod contract;
 mod handles;
 mod other_layers;

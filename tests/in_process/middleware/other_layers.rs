@@ -374,16 +374,11 @@ async fn limit_can_be_boxed_and_optional() {
         assert_eq!(response.expect("no error").status(), status);
     }
     // the types of both sides of `option_layer` are equal once the body is
-    let same_body = |limit| {
-        let builder = ServiceBuilder::new();
-        builder
-            .map_response(|response: Response<_>| response.map(Body::new))
-            .layer(limit)
-    };
     for limit in [Some(limit()), None] {
         let is_limited = limit.is_some();
         let app = Router::new().route("/", get(async || "fine"));
-        let mut app = boxed(app.layer(option_layer(limit.map(same_body))));
+        let limit = option_layer(limit.map(RateLimitLayer::boxed_body));
+        let mut app = boxed(app.layer(limit));
         for status in [200, if is_limited { 429 } else { 200 }] {
             let request = http::Request::get("/").body(Body::empty());
             assert_eq!(call(&mut app, request.expect("a request")).await.0, status);
