@@ -34,6 +34,8 @@ use crate::{
 #[cfg(feature = "redis")]
 use crate::remote::{RedisStoreBuilder, Regions};
 
+#[cfg(feature = "rules")]
+use crate::headers::ShownLimit;
 #[cfg(feature = "reload")]
 use crate::limiter::Replaceable;
 #[cfg(feature = "top-keys")]
@@ -271,6 +273,13 @@ impl RateLimitLayerBuilder {
     /// Default: [`Headers::legacy`]: `X-RateLimit-*` and `Retry-After`.
     pub fn headers(mut self, choice: impl Into<Headers>) -> Self {
         self.headers = choice.into();
+        self
+    }
+
+    /// Changes which limit of a bucket the headers show.
+    #[cfg(feature = "rules")]
+    pub(crate) fn shown_limit(mut self, shown: ShownLimit) -> Self {
+        self.headers = self.headers.limit(shown);
         self
     }
 

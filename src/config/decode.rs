@@ -35,6 +35,7 @@ pub(super) fn rule_set(root: &LocatedValue, reading: &mut FileReading) -> Option
     let defaults = file.read("defaults", read_defaults).unwrap_or_default();
     file.reading.defaults = defaults.clone();
     let headers = file.read("headers", read_headers);
+    let shown_limit = file.read("shown_limit", choice);
     let retry_after_jitter = file.read("retry_after_jitter", |node, reading| {
         percentage(node, ("a jitter", 0.0..=30.0, "10%"), reading)
     });
@@ -67,6 +68,7 @@ pub(super) fn rule_set(root: &LocatedValue, reading: &mut FileReading) -> Option
             version,
             defaults,
             headers,
+            shown_limit,
             retry_after_jitter,
             forbid: forbid_specs,
             skip: skip_specs,

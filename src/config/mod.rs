@@ -81,7 +81,7 @@ pub use self::rule_set::{Format, RuleSet, RuleSetReader};
 #[doc(hidden)]
 pub use self::names::{
     AlgorithmName, ConsistencyName, CountName, HeaderFamily, ModeName, OnMissingKeyName,
-    OutageName, WindowStartName,
+    OutageName, ShownLimitName, WindowStartName,
 };
 #[doc(hidden)]
 pub use self::spec::{

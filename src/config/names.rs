@@ -5,6 +5,7 @@ use serde::Serialize;
 
 use crate::{
     algorithm::WindowStart,
+    headers::ShownLimit,
     policy::OnOutage,
     rules::{OnMissingKey, RuleMode},
 };
@@ -135,6 +136,16 @@ names! {
     }
 }
 
+names! {
+    /// The limit of a bucket in response headers.
+    ShownLimitName {
+        /// The burst.
+        AtOnce = "at_once",
+        /// The units of a period.
+        PerPeriod = "per_period",
+    }
+}
+
 // === What the names mean ===
 
 macro_rules! meanings {
@@ -151,5 +162,6 @@ meanings! {
     ModeName => RuleMode { Enforce, Off, Shadow }
     OnMissingKeyName => OnMissingKey { Reject, Share, Skip }
     OutageName => OnOutage { Allow, Deny, Local }
+    ShownLimitName => ShownLimit { AtOnce, PerPeriod }
     WindowStartName => WindowStart { Clock, FirstHit, Month }
 }

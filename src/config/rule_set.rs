@@ -165,8 +165,11 @@ impl RateLimitLayerBuilder {
         if let Some(percent) = set.data.spec.retry_after_jitter {
             self = self.retry_after_jitter(percent / 100.0);
         }
-        match &set.data.spec.headers {
-            Some(families) => self.headers(headers(families.as_slice())),
+        if let Some(families) = &set.data.spec.headers {
+            self = self.headers(headers(families.as_slice()));
+        }
+        match set.data.spec.shown_limit {
+            Some(shown) => self.shown_limit(shown.into()),
             None => self,
         }
     }

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::names::{
     AlgorithmName, ConsistencyName, CountName, HeaderFamily, ModeName, OnMissingKeyName,
-    OutageName, WindowStartName,
+    OutageName, ShownLimitName, WindowStartName,
 };
 
 /// Mappings of a file: `field: type` must be there, and `field?: type` may be absent.
@@ -44,6 +44,8 @@ mappings! {
         defaults: DefaultsSpec,
         /// Families of response headers. Default: `legacy`.
         headers?: OneOrMany<HeaderFamily>,
+        /// The limit of a bucket in response headers: its burst, or the units of its period. Default: `at_once`.
+        shown_limit?: ShownLimitName,
         /// By how much the wait of each denied request is longer at random, at most: 0 to 30, in percent of it, such as `10` or `10%`.
         /// Default: 0.
         #[schemars(with = "Option<Percentage>")]

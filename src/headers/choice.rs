@@ -68,6 +68,7 @@ pub struct Headers {
     pub(super) sends_retry_after: bool,
     /// `None` if rejections carry no reason.
     pub(super) reason: Option<ReasonDetail>,
+    pub(super) shown_limit: ShownLimit,
 }
 
 /// The content of `X-RateLimit-Reason`.
@@ -109,7 +110,7 @@ impl Headers {
     /// | `r` | units that can be taken now |
     /// | `t` | seconds over which to spread the remaining units; if none remain, seconds until the next one |
     ///
-    /// For a bucket `t` follows from its rate, for windows it ends when everything is back, at most after `w`. On a denial by the
+    /// [`limit`](Self::limit) chooses another `q` and `w` for buckets. For a bucket `t` follows from its rate, for windows it ends when everything is back, at most after `w`. On a denial by the
     /// policy it is the wait.
     ///
     /// Both headers list all policies that the request was checked against: `RateLimit` begins with the narrowest one,
@@ -145,6 +146,7 @@ impl Headers {
             families: Vec::new(),
             sends_retry_after: true,
             reason: None,
+            shown_limit: ShownLimit::AtOnce,
         }
     }
 
@@ -186,6 +188,15 @@ impl Headers {
         self.families.extend(others.families);
         self.sends_retry_after &= others.sends_retry_after;
         self.reason = self.reason.or(others.reason);
+        self.shown_limit = self.shown_limit.max(others.shown_limit);
+        self
+    }
+
+    /// Sets which limit of a bucket all of these headers show: its burst, or its sustained quota.
+    ///
+    /// Default: [`ShownLimit::AtOnce`], the burst. See [`ShownLimit`].
+    pub fn limit(mut self, shown: ShownLimit) -> Self {
+        self.shown_limit = shown;
         self
     }
 
@@ -213,7 +224,8 @@ impl Default for Headers {
 
 impl From<LegacyHeaders> for Headers {
     fn from(family: LegacyHeaders) -> Self {
-        Self::of(Family::Legacy(family))
+        let shown_limit = family.shown_limit;
+        Self::of(Family::Legacy(family)).limit(shown_limit)
     }
 }
 
@@ -223,21 +235,73 @@ impl From<DiscordHeaders> for Headers {
     }
 }
 
+// === ShownLimit ===
+
+/// The limit of a bucket that headers show.
+///
+/// A bucket has two: the units of a period, and the burst that can be taken at once. A plan of 60 a minute with a burst of 10, after
+/// its first request:
+///
+/// | | `AtOnce` | `PerPeriod` |
+/// |---|---|---|
+/// | `X-RateLimit-Limit`, `RateLimit-Limit` of draft 06 | 10 | 60 |
+/// | `X-RateLimit-Remaining`, `RateLimit-Remaining`, `r` | 9 | 9 |
+/// | `RateLimit-Policy` of draft 11 | `q=10;w=10` | `q=60;w=60` |
+/// | `RateLimit-Policy` of draft 06 | `10;w=10` | `60;w=60` |
+///
+/// Remaining and reset are the same with both. Remaining is the number of units that can be taken now, so it is 0 if and only if a
+/// request of one unit is denied, and it begins at the burst. Clients that pace themselves by it are never denied. The reset is the time
+/// at which the whole burst is back.
+///
+/// A bucket whose burst is larger than the units of its period shows the burst with both, so remaining is never above the limit.
+/// Windows, logs and concurrency have one limit, which both show.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum ShownLimit {
+    /// The units that can be taken at once: the burst.
+    #[default]
+    AtOnce,
+    /// The units of a period, as a price list shows them.
+    PerPeriod,
+}
+
 // === LegacyHeaders ===
 
 /// Limit, remaining and reset of the narrowest policy, each in a header. Made by [`Headers::legacy`].
 ///
-/// The limit is the number of units that can be taken at once, so for a bucket its burst. The reset is the time at which all
-/// of them are back.
+/// The limit is the number of units that can be taken at once, so for a bucket its burst, unless [`limit`](Self::limit) chooses its
+/// sustained quota. The reset is the time at which all of them are back.
 #[derive(Clone, Debug, Default)]
 #[must_use]
 pub struct LegacyHeaders {
     /// Names of limit, remaining and reset. `None` for the default ones.
     pub(super) names: Option<Box<[HeaderName; 3]>>,
     pub(super) reset: ResetFormat,
+    shown_limit: ShownLimit,
 }
 
 impl LegacyHeaders {
+    /// Sets which limit of a bucket the headers show: its burst, or its sustained quota. Applies to all headers of the layer.
+    ///
+    /// Default: [`ShownLimit::AtOnce`], the burst. See [`ShownLimit`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate::{Policy, Quota, RateLimitLayer, extract::PeerIp, headers::{Headers, ShownLimit}};
+    ///
+    /// // x-ratelimit-limit: 60
+    /// let layer = RateLimitLayer::builder()
+    ///     .policy(Policy::new("plan", Quota::per_minute(60).burst(10)).key(PeerIp))
+    ///     .headers(Headers::legacy().limit(ShownLimit::PerPeriod))
+    ///     .build()?;
+    /// # Ok::<(), tollgate::Error>(())
+    /// ```
+    pub fn limit(mut self, shown: ShownLimit) -> Self {
+        self.shown_limit = shown;
+        self
+    }
+
     /// Sets the format of the reset.
     ///
     /// Default: [`ResetFormat::EpochSeconds`].

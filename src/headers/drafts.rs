@@ -30,6 +30,7 @@ use crate::{
 };
 
 use super::{
+    choice::ShownLimit,
     terms::{Draft, PolicyTerms, write_limit_only},
     value_buffer::ValueBuffer,
 };
@@ -45,17 +46,23 @@ pub(super) struct LayerTerms {
     terms: Box<[PolicyTerms]>,
     /// Lists of all policies. Most decisions are about all of them, so their responses share these values.
     full_lists: PolicyLists,
+    shown_limit: ShownLimit,
 }
 
 impl LayerTerms {
-    pub fn new<'a>(policies: impl Iterator<Item = &'a Policy>) -> Self {
-        let terms: Box<[PolicyTerms]> = policies.map(PolicyTerms::of).collect();
+    pub fn new<'a>(policies: impl Iterator<Item = &'a Policy>, shown_limit: ShownLimit) -> Self {
+        let terms = policies.map(|policy| PolicyTerms::of(policy, shown_limit));
+        let terms: Box<[PolicyTerms]> = terms.collect();
         let full_lists = Draft::ALL.map(|draft| {
             let mut list = ValueBuffer::default();
             terms.iter().for_each(|terms| terms.write(draft, &mut list));
             list.value()
         });
-        Self { terms, full_lists }
+        Self {
+            terms,
+            full_lists,
+            shown_limit,
+        }
     }
 
     /// `RateLimit-Policy` with all policies of the layer.
@@ -82,13 +89,14 @@ impl LayerTerms {
     pub fn tier_terms(&self, charges: &[Charge<'_>]) -> Option<Box<[PolicyTerms]>> {
         let is_own = |charge: &Charge<'_>| {
             let mut own = self.terms.iter();
-            own.any(|terms| terms.are_of(charge.policy()))
+            own.any(|terms| terms.are_of(charge.policy(), self.shown_limit))
         };
         if charges.iter().all(is_own) {
             return None;
         }
         let policies = charges.iter().map(Charge::policy);
-        Some(policies.map(PolicyTerms::of).collect())
+        let terms = policies.map(|policy| PolicyTerms::of(policy, self.shown_limit));
+        Some(terms.collect())
     }
 }
 
@@ -122,6 +130,14 @@ impl HeaderInput<'_> {
             return None;
         }
         Some(Box::new(Draft::ALL.map(|draft| self.policy_list(draft))))
+    }
+
+    /// Returns the limit that headers show for a policy of the decision, if it is not the usage's own.
+    pub fn shown_limit(&self, state: &PolicyState) -> Option<u64> {
+        if self.layer.shown_limit == ShownLimit::AtOnce {
+            return None;
+        }
+        self.terms_of(state).map(PolicyTerms::shown_limit)
     }
 
     /// Writes `"name";r=..;t=..` if the policy was counted. Omits a `t` that ends after `Retry-After`.

@@ -269,6 +269,10 @@ impl HeaderValues {
             policy_lists: None,
             is_policy_list_taken: false,
         };
+        if let (Some(narrowest), Some(state)) = (&mut values.narrowest, decision.narrowest()) {
+            let limit = input.shown_limit(state);
+            narrowest.usage.limit = limit.unwrap_or(narrowest.usage.limit);
+        }
         for family in families {
             family.add_values(&mut values, input);
         }

@@ -61,7 +61,9 @@ mod terms;
 mod value_buffer;
 mod writer;
 
-pub use self::choice::{DiscordHeaders, DiscordScope, Headers, LegacyHeaders, ResetFormat};
+pub use self::choice::{
+    DiscordHeaders, DiscordScope, Headers, LegacyHeaders, ResetFormat, ShownLimit,
+};
 pub(crate) use self::pending::PendingHeaders;
 pub(crate) use self::terms::PolicyTerms;
 pub use self::writer::HeaderWriter;

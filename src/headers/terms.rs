@@ -9,13 +9,15 @@ use crate::{
     policy::Policy,
 };
 
-use super::value_buffer::ValueBuffer;
+use super::{choice::ShownLimit, value_buffer::ValueBuffer};
 
 /// A policy as `RateLimit-Policy` describes it.
 #[derive(Clone, Debug)]
 pub(crate) struct PolicyTerms {
     name: PolicyName,
     counter: Counter,
+    /// The limit that headers show.
+    shown_limit: u64,
     /// `None` for limits on concurrency.
     window: Option<QuotaWindow>,
     /// Unit of the quota. `None` for requests.
@@ -23,11 +25,13 @@ pub(crate) struct PolicyTerms {
 }
 
 impl PolicyTerms {
-    pub fn of(policy: &Policy) -> Self {
+    pub fn of(policy: &Policy, shown: ShownLimit) -> Self {
+        let shown_limit = shown_limit_of(policy, shown);
         Self {
             name: *policy.name(),
             counter: *policy.counter(),
-            window: QuotaWindow::of(policy),
+            shown_limit,
+            window: QuotaWindow::of(policy, shown_limit),
             unit: policy
                 .quota_unit()
                 .filter(|unit| *unit != REQUESTS)
@@ -36,8 +40,10 @@ impl PolicyTerms {
     }
 
     /// Whether a policy is counted under these terms. A tier may have given it another quota.
-    pub fn are_of(&self, policy: &Policy) -> bool {
-        self.name == *policy.name() && self.counter == *policy.counter()
+    pub fn are_of(&self, policy: &Policy, shown: ShownLimit) -> bool {
+        self.name == *policy.name()
+            && self.counter == *policy.counter()
+            && self.shown_limit == shown_limit_of(policy, shown)
     }
 
     /// Whether the name and limit of a state are those of these terms. A custom store may return another limit.
@@ -48,6 +54,10 @@ impl PolicyTerms {
 
     pub fn name(&self) -> &PolicyName {
         &self.name
+    }
+
+    pub fn shown_limit(&self) -> u64 {
+        self.shown_limit
     }
 
     /// Writes the policy as a member of `RateLimit-Policy`. Draft 6 requires a window, so it omits a policy without one.
@@ -120,6 +130,15 @@ fn longest_recovery(window: &SlidingWindow) -> Duration {
     Duration::from_micros(micros + micros.div_ceil(window.limit()) + window.tick())
 }
 
+/// Returns the limit of a policy that headers show.
+fn shown_limit_of(policy: &Policy, shown: ShownLimit) -> u64 {
+    let at_once = policy.counter().limit();
+    match (shown, policy.counter()) {
+        (ShownLimit::PerPeriod, Counter::Bucket(_)) => at_once.max(policy.quota().count()),
+        _ => at_once,
+    }
+}
+
 // === Draft ===
 
 /// A format of `RateLimit-Policy`.
@@ -154,12 +173,12 @@ struct QuotaWindow {
 }
 
 impl QuotaWindow {
-    /// Returns the whole seconds in which everything that can be taken at once comes back, and the units that come back in
+    /// Returns the whole seconds in which these units come back, of a bucket at its rate, and the units that come back in
     /// them. That is the sustained rate if the seconds come out even, and less than a unit below it if not.
     ///
     /// A calendar month counts as the longest one.
-    fn of(policy: &Policy) -> Option<Self> {
-        let (limit, quota) = (policy.counter().limit(), policy.quota());
+    fn of(policy: &Policy, limit: u64) -> Option<Self> {
+        let quota = policy.quota();
         if let Counter::FixedWindow(window) = policy.counter()
             && window.window_start() == WindowStart::Month
         {

@@ -17,7 +17,7 @@ use crate::{
 };
 
 use super::{
-    choice::{Family, Headers, LegacyHeaders, ReasonDetail, ResetFormat},
+    choice::{Family, Headers, LegacyHeaders, ReasonDetail, ResetFormat, ShownLimit},
     drafts::{HeaderInput, LayerTerms},
     families::{DEFAULT_NAMES, HeaderValues, insert_default, write_reason},
     merge::{SetClaim, WrittenSets},
@@ -70,7 +70,7 @@ impl HeaderWriter {
         policies: impl IntoIterator<Item = &'a Policy>,
     ) -> Result<Self, Error> {
         let headers = headers.into();
-        let terms = LayerTerms::new(policies.into_iter());
+        let terms = LayerTerms::new(policies.into_iter(), headers.shown_limit);
         for family in &headers.families {
             family.check(&terms)?;
         }
@@ -82,9 +82,10 @@ impl HeaderWriter {
             &headers.families[..],
             [Family::Legacy(LegacyHeaders {
                 names: None,
-                reset: ResetFormat::EpochSeconds
+                reset: ResetFormat::EpochSeconds,
+                ..
             })]
-        );
+        ) && headers.shown_limit == ShownLimit::AtOnce;
         Self {
             headers,
             terms,
@@ -120,10 +121,11 @@ impl HeaderWriter {
         !self.headers.families.is_empty()
     }
 
-    /// Returns the terms of all charges if a tier changed those of one and the headers contain terms.
+    /// Returns the terms of all charges if a tier changed those of one and the headers depend on terms.
     pub(crate) fn tier_terms(&self, charges: &[Charge<'_>]) -> Option<Box<[PolicyTerms]>> {
         let mut families = self.headers.families.iter();
-        if families.any(Family::has_terms) {
+        let shows_quotas = self.headers.shown_limit != ShownLimit::AtOnce;
+        if shows_quotas || families.any(Family::has_terms) {
             self.terms.tier_terms(charges)
         } else {
             None
@@ -248,7 +250,10 @@ impl HeaderWriter {
 impl Default for HeaderWriter {
     /// Creates a writer of [`Headers::legacy`].
     fn default() -> Self {
-        Self::of(Headers::default(), LayerTerms::new([].iter()))
+        Self::of(
+            Headers::default(),
+            LayerTerms::new([].iter(), ShownLimit::AtOnce),
+        )
     }
 }
 

@@ -240,6 +240,7 @@ const EVERYTHING: &str = r#"
 version: 1
 defaults: { algorithm: fixed_window, outage: deny, mode: enforce, on_missing_key: reject, count_denied: true }
 headers: [draft11, draft06]
+shown_limit: per_period
 retry_after_jitter: 12.5 %
 forbid:
   - { path: [/admin, /root], method: [GET, PUT], host: "*.example.com", peer: [10.0.0.0/8, "fd00::/8"] }
@@ -621,6 +622,23 @@ async fn send(layer: &RateLimitLayer, path: &str, headers: &[(&str, &str)]) -> R
     }));
     let response = service.oneshot(request.expect("a request")).await;
     response.expect("a response").map(drop)
+}
+
+#[tokio::test]
+async fn headers_show_the_limit_that_the_file_chooses() {
+    for (fields, limit) in [
+        ("", "10"),
+        ("shown_limit: at_once", "10"),
+        ("shown_limit: per_period", "60"),
+        ("shown_limit: per_period\nheaders: legacy", "60"),
+    ] {
+        let layer = layer_of_text(&format!(
+            "{fields}\nrules: [{{ id: plan, key: global, limit: 60/min, burst: 10 }}]"
+        ));
+        let response = send(&layer, "/", &[]).await;
+        assert_eq!(response.headers()["x-ratelimit-limit"], limit, "{fields}");
+        assert_eq!(response.headers()["x-ratelimit-remaining"], "9", "{fields}");
+    }
 }
 
 #[tokio::test]

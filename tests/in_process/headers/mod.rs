@@ -2,4 +2,5 @@
 
 mod families;
 mod reason;
+mod shown_limit;
 mod writer;

@@ -52,6 +52,17 @@ pub(crate) const BROKEN: &[(Format, &str, &[&str])] = &[
     (
         Yaml,
         concat!(
+            "shown_limit: period\n",
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
+            "    limit: 5/min\n",
+        ),
+        &["1:14: unknown value `period`: write one of `at_once`, `per_period`"],
+    ),
+    (
+        Yaml,
+        concat!(
             "retry_after_jitter: 50%\n",
             "rules:\n",
             "  - id: a\n",
@@ -1847,7 +1858,7 @@ pub(crate) const BROKEN: &[(Format, &str, &[&str])] = &[
         "? ",
         &[
             "1:1: `rules` is missing: add a list of rules",
-            "1:3: unknown field ``: write one of `version`, `defaults`, `headers`, `retry_after_jitter`, `forbid`, `skip`, `rules`, `outgoing`",
+            "1:3: unknown field ``: write one of `version`, `defaults`, `headers`, `shown_limit`, `retry_after_jitter`, `forbid`, `skip`, `rules`, `outgoing`",
         ],
     ),
     // === TOML ===
@@ -2162,7 +2173,7 @@ pub(crate) const BROKEN: &[(Format, &str, &[&str])] = &[
             "    overrides: [{ key: u, tier: gold }]\n",
         ),
         &[
-            "1:1: unknown field `x\\r\\nINFO well\\u{1b}[2J`: write one of `version`, `defaults`, `headers`, `retry_after_jitter`, `forbid`, `skip`, `rules`, `outgoing`",
+            "1:1: unknown field `x\\r\\nINFO well\\u{1b}[2J`: write one of `version`, `defaults`, `headers`, `shown_limit`, `retry_after_jitter`, `forbid`, `skip`, `rules`, `outgoing`",
             "4:10: rule \"a\": unknown key `peer\\u{2028}ip`: write `peer_ip`",
             "9:24: rule \"b\": the rule cannot have this tier: tier name \"go\\u{1b}ld\" is invalid: use 1 to 39 of A-Z a-z 0-9 . _ -",
             "10:33: rule \"b\": unknown tier `gold`: write `go\\u{1b}ld`, or a rate",
