@@ -9,6 +9,7 @@
 mod backend;
 mod layer;
 mod limiter;
+mod unbuilt;
 
 pub use self::layer::RateLimitLayerBuilder;
 pub use self::limiter::RateLimiterBuilder;

@@ -12,7 +12,7 @@ use std::{fmt, sync::Arc};
 
 use tower::Layer;
 
-use crate::{diagnosis::Warning, limiter::RateLimiter};
+use crate::{diagnosis::Warning, limiter::RateLimiter, middleware::CloneService};
 
 use super::{admission::CallAdmission, service::CallLimit};
 
@@ -40,8 +40,8 @@ impl<R, T, E> CallLimitLayer<R, T, E> {
     }
 }
 
-// `Clone` is needed to call the service. Here, the compiler names it where the service is given.
-impl<S: Clone, R, T, E> Layer<S> for CallLimitLayer<R, T, E> {
+// The bound is needed to call the service. Here, the compiler names it where the service is given.
+impl<S: CloneService, R, T, E> Layer<S> for CallLimitLayer<R, T, E> {
     type Service = CallLimit<S, R, T, E>;
 
     fn layer(&self, inner: S) -> Self::Service {

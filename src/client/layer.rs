@@ -4,7 +4,7 @@ use std::fmt;
 
 use tower::Layer;
 
-use crate::limiter::RateLimiter;
+use crate::{limiter::RateLimiter, middleware::CloneService};
 
 use super::{current::CurrentSettings, service::Outgoing};
 
@@ -25,8 +25,8 @@ impl OutgoingLayer {
     }
 }
 
-// `Clone` is needed to call the service. Here, the compiler names it where the client is given.
-impl<S: Clone> Layer<S> for OutgoingLayer {
+// The bound is needed to call the service. Here, the compiler names it where the client is given.
+impl<S: CloneService> Layer<S> for OutgoingLayer {
     type Service = Outgoing<S>;
 
     fn layer(&self, client: S) -> Outgoing<S> {

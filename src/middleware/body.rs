@@ -27,6 +27,9 @@ use super::settle::PendingSettlement;
 /// is dropped when it has ended or failed, and the request is settled after that: an [`ActualCost`](super::ActualCost)
 /// that is set during the drop still counts.
 ///
+/// If the compiler expects a response with this body and finds one with the inner body, as for `option_layer`, use
+/// [`boxed_body`](crate::RateLimitLayer::boxed_body).
+///
 /// Layers outside of the limit make bodies of this type for their own responses: the [`Default`] is empty, whatever the
 /// inner body is, and [`From`] takes an inner body.
 #[pin_project]

@@ -21,7 +21,7 @@ use tower::{Layer, Service};
 
 use super::{
     body::ResponseBody,
-    layer::RateLimitLayer,
+    layer::{CloneService, RateLimitLayer},
     service::{RateLimit, ResponseFuture},
 };
 
@@ -55,10 +55,7 @@ impl RateLimitLayer {
     }
 }
 
-impl<S> Layer<S> for BoxedBodyLayer
-where
-    RateLimitLayer: Layer<S, Service = RateLimit<S>>,
-{
+impl<S: CloneService> Layer<S> for BoxedBodyLayer {
     type Service = BoxedBody<S>;
 
     fn layer(&self, inner: S) -> Self::Service {

@@ -1,6 +1,6 @@
 //! The layer.
 
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
 use tokio::sync::watch;
 use tower::Layer;
@@ -35,7 +35,7 @@ use super::{current_rules::CurrentRules, service::RateLimit};
 /// let app: Router = Router::new().route("/", get(|| async { "hello" })).layer(limit);
 /// # Ok::<(), tollgate::Error>(())
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct RateLimitLayer {
     pub(crate) rules: CurrentRules,
 }
@@ -133,11 +133,38 @@ impl RateLimitLayer {
     }
 }
 
-// `Clone` is needed to call the service. Here, the compiler names it where the service is given.
-impl<S: Clone> Layer<S> for RateLimitLayer {
+// The bound is needed to call the service. Here, the compiler names it where the service is given.
+impl<S: CloneService> Layer<S> for RateLimitLayer {
     type Service = RateLimit<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
         RateLimit::new(inner, self.rules.clone())
     }
 }
+
+// Not derived: the rules, and where they are counted, are what an operator looks for.
+impl fmt::Debug for RateLimitLayer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RateLimitLayer")
+            .field("mode", &self.mode())
+            .field("rules", &self.rules.load().rules)
+            .field("store", &self.limiter().store)
+            .finish_non_exhaustive()
+    }
+}
+
+// === CloneService ===
+
+/// A service that can be limited: every service that is `Clone`.
+///
+/// While a request waits for its decision, it keeps the service that was polled ready, and a clone takes its place.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not `Clone`, so a limit cannot be put around it",
+    label = "this service is not `Clone`",
+    note = "derive or implement `Clone` for the service, box it with `BoxCloneService` in place of `BoxService`, or put a \
+            `tower::buffer::BufferLayer` between the limit and the service"
+)]
+pub trait CloneService: Clone {}
+
+#[diagnostic::do_not_recommend]
+impl<S: Clone> CloneService for S {}

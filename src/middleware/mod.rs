@@ -75,7 +75,8 @@
 //! # Headers
 //!
 //! [`Headers`](crate::headers::Headers) chooses them: `X-RateLimit-*` by default, `RateLimit` of the IETF drafts, Discord's,
-//! several or none. The limit is the number of units that can be taken at once, for a bucket its burst. `Retry-After` is
+//! several or none. The limit is the number of units that can be taken at once, for a bucket its burst, unless
+//! [`limit`](crate::headers::Headers::limit) chooses the units of its period. `Retry-After` is
 //! whole seconds, rounded up, at least 1, and longer at random with a
 //! [jitter](crate::builder::RateLimitLayerBuilder::retry_after_jitter). Headers of the inner service
 //! [stay](crate::headers::Headers#beside-headers-that-are-there-already). Headers are omitted if no count is available.
@@ -91,8 +92,9 @@
 //! # The real cost of a request
 //!
 //! [`Rule::settle`](crate::rules::Rule::settle) refunds or charges the difference when a request has ended: its closure
-//! receives a [`CompletedRequest`](crate::rules::CompletedRequest). Clients that disconnect are charged unless the closure
-//! returns 0 for them.
+//! receives a [`CompletedRequest`](crate::rules::CompletedRequest).
+//! [`settle_by_handler`](crate::rules::Rule::settle_by_handler) needs no closure: handlers set the [`ActualCost`]. Clients
+//! that disconnect are charged unless the closure returns 0 for them.
 //!
 //! # One layer inside another
 //!
@@ -193,6 +195,7 @@ pub use self::body::ResponseBody;
 #[cfg(feature = "axum")]
 pub use self::boxed_body::{BoxedBody, BoxedBodyFuture, BoxedBodyLayer};
 pub use self::info::RateLimitInfo;
+pub use self::layer::CloneService;
 pub use self::missing::{
     MissingActualCost, MissingRateLimitInfo, MissingRateLimiter, MissingRequestHold,
 };

@@ -45,7 +45,8 @@ use super::grpc;
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not make the response to a rejected request",
     label = "not a `RejectionFormat` and not a suitable closure",
-    note = "take `RejectionFormat::json()` or another of its formats, or a closure that names its argument's type: `|rejection: &Rejection| Response::new(rejection.message())`"
+    note = "take `RejectionFormat::json()` or another of its formats",
+    note = "or a closure: `.on_rejection_fn(|rejection| Response::new(rejection.message()))`, or with a type `.on_rejection(|rejection: &Rejection| ..)`"
 )]
 pub trait MakeRejection: Send + Sync + 'static {
     /// Returns the response to the request with this head.

@@ -103,6 +103,11 @@ pub enum SlotMessage {
 ///     }
 /// }
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a store",
+    label = "not a store",
+    note = "to count in Redis, use `.redis(\"redis://127.0.0.1/\")` in place of `.store(..)`; in process, leave both out"
+)]
 pub trait Store: Any + Debug + Send + Sync {
     /// Decides the charges together. A cost of 0 is always admitted and never writes.
     ///

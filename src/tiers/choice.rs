@@ -13,7 +13,7 @@ use super::tier::Tier;
     message = "`{Self}` does not choose tiers",
     label = "not a choice of tiers",
     note = "use a `TierTable` or an `ExtensionTier`",
-    note = "or a closure with the types of its arguments: `|head: &tollgate::RequestHead, key: &tollgate::Key| None`"
+    note = "or a closure: `.tier_fn(|head, key| None)`, or with types `.tier_by(|head: &tollgate::RequestHead, key: &tollgate::Key| None)`"
 )]
 pub trait TierChoice: Send + Sync + 'static {
     /// Returns the caller's tier, or `None` to leave the choice to a [`TierCache`](super::TierCache) or the policy's own quota.

@@ -14,16 +14,14 @@
 //! # Examples
 //!
 //! ```
-//! use tollgate::{Key, Policy, Quota, RequestHead, extract::Header, tiers::{Tier, TierTable}};
+//! use tollgate::{Key, Policy, Quota, extract::Header, tiers::{Tier, TierTable}};
 //!
 //! let pro = Tier::new("pro", Quota::per_minute(1_000))?;
 //! let api = || Policy::new("api", Quota::per_minute(60)).key(Header::new("x-account"));
 //!
 //! // A closure.
 //! let trusted = pro.clone();
-//! let by_closure = api().tier_by(move |_: &RequestHead, key: &Key| {
-//!     key.as_str().starts_with("pro-").then(|| trusted.clone())
-//! });
+//! let by_closure = api().tier_fn(move |_, key| key.as_str().starts_with("pro-").then(|| trusted.clone()));
 //!
 //! // Overrides per key: each is checked against the policy when the layer is built.
 //! let overrides = TierTable::new([

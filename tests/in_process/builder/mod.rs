@@ -2,4 +2,5 @@
 
 #[cfg(feature = "redis")]
 mod bad_input;
+mod compile_errors;
 mod wording;
