@@ -1,6 +1,9 @@
 //! The rate limiter: policies over a store, without HTTP or Tower.
 
-use std::sync::{Arc, atomic::AtomicBool};
+use std::{
+    fmt,
+    sync::{Arc, atomic::AtomicBool},
+};
 
 use tokio::sync::watch;
 
@@ -66,7 +69,7 @@ use crate::top_keys::Snapshot;
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct RateLimiter {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) blocks: Arc<BlockCheck>,
@@ -679,6 +682,18 @@ impl RateLimiter {
     /// Returns the numbers of decisions, which are counted from the first call on.
     pub(crate) fn tally(&self) -> &DecisionTally {
         self.observer.tally()
+    }
+}
+
+// Not derived: what is counted, held and waits may be large, and changes while it is read.
+impl fmt::Debug for RateLimiter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let known = self.known.lock().clone();
+        let names: Vec<_> = known.iter().map(|known| known.policy.name()).collect();
+        f.debug_struct("RateLimiter")
+            .field("policies", &names)
+            .field("store", &self.store)
+            .finish_non_exhaustive()
     }
 }
 

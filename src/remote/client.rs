@@ -18,7 +18,7 @@
 //! ```
 
 use std::{
-    fmt::Debug,
+    fmt::{self, Debug},
     io,
     sync::{
         Arc, OnceLock, Weak,
@@ -73,7 +73,6 @@ pub(super) trait Nodes: Debug + Send + Sync {
 ///
 /// Clones of a store, its workers and the watchdog thread share it. Only the scheduler and the lanes have a lock that
 /// every decision takes.
-#[derive(Debug)]
 pub(super) struct Client {
     /// The address of the server; `None` if only the application's pool has it.
     pub address: Option<NodeAddress>,
@@ -397,6 +396,17 @@ impl Client {
                 self.deadline
             ),
         )
+    }
+}
+
+// Not derived: connections, calls and leases are large, and change while they are read.
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client")
+            .field("address", &self.address)
+            .field("keyspace", &self.keyspace)
+            .field("deadline", &self.deadline)
+            .finish_non_exhaustive()
     }
 }
 

@@ -257,8 +257,7 @@ impl Drop for Guard {
 impl fmt::Debug for Guard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Guard")
-            .field("primary", &self.primary)
-            .field("breaker", &self.breaker)
+            .field("is_open", &self.breaker.is_open())
             .finish_non_exhaustive()
     }
 }

@@ -501,6 +501,26 @@ fn password_of_the_url_is_not_in_any_debug_output() {
     }
 }
 
+// Reproducer: it showed all connections, calls and leases, twice.
+#[tokio::test]
+async fn debug_of_a_redis_layer_is_less_than_a_kilobyte() {
+    let layer = sound().redis("redis://ada:hunter2@localhost/");
+    let layer = layer.build().expect("it is well set up");
+    let shown = format!("{layer:?}");
+    assert!(shown.len() < 1_000, "{} bytes: {shown}", shown.len());
+    for part in [
+        "localhost:6379",
+        "tollgate",
+        "50ms",
+        "Enforce",
+        "is_open: false",
+    ] {
+        assert!(shown.contains(part), "{part} is not in {shown}");
+    }
+    let limiter = format!("{:?}", layer.limiter());
+    assert!(limiter.len() < 600, "{} bytes: {limiter}", limiter.len());
+}
+
 // === Errors ===
 
 #[test]
