@@ -45,6 +45,7 @@
 //!
 //! | topic | see |
 //! |---|---|
+//! | the names that most limits need | [`prelude`] |
 //! | quotas, and the cost of a request | [`Quota`], [`Policy`] |
 //! | keys: which client a request belongs to | [`extract`], [`Key`] |
 //! | which requests a rule applies to, and which are skipped or forbidden | [`matching`] |
@@ -103,6 +104,7 @@ pub mod matching;
 pub mod memory;
 pub mod middleware;
 pub mod policy;
+pub mod prelude;
 pub mod rejection;
 #[cfg(feature = "redis")]
 pub mod remote;

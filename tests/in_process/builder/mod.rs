@@ -3,4 +3,5 @@
 #[cfg(feature = "redis")]
 mod bad_input;
 mod compile_errors;
+mod prelude;
 mod wording;

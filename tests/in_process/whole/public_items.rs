@@ -99,6 +99,10 @@ impl<'a> Surface<'a> {
 
     /// Adds an item that a public module exports under this name.
     fn exported(&mut self, module: &[String], name: &str, target: &[String]) {
+        if module == ["prelude"] {
+            let target = target.join("::");
+            return self.line("tollgate::prelude", &format!("use {target} as {name}"));
+        }
         let (home, item) = self.resolve(target);
         let is_new = self.seen.insert((home.clone(), name.to_owned()));
         if !is_new || !is_shown(attributes(item)) {
