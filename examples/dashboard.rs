@@ -17,7 +17,7 @@ use http::Request;
 use tokio::net::TcpListener;
 use tollgate::{
     Key, Policy, Quota, RateLimitLayer, RequestHead, dashboard::Dashboard, extract::ApiKey,
-    matching::PathPattern, rules::RuleMode, tiers::Tier,
+    rules::RuleMode, tiers::Tier,
 };
 use tower::ServiceExt;
 
@@ -73,13 +73,8 @@ fn limits() -> Result<RateLimitLayer, Box<dyn Error>> {
     let login = Policy::new("login", Quota::per_minute(30));
     let exports = Policy::new("exports", Quota::per_minute(60));
     let mut limit = RateLimitLayer::builder()
-        .policy(
-            search
-                .key(key())
-                .tier_by(tier)
-                .when(PathPattern::new("/search")),
-        )
-        .policy(login.key(key()).when(PathPattern::new("/login")))
+        .policy(search.key(key()).tier_by(tier).when("/search"))
+        .policy(login.key(key()).when("/login"))
         // Not enforced yet: the page shows what it would deny.
         .policy(exports.key(key()).mode(RuleMode::Shadow));
     if let Ok(url) = env::var("REDIS_URL") {

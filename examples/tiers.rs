@@ -68,7 +68,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     .build()?;
 
     let limit = RateLimitLayer::builder()
-        .skip(PathPattern::new("/health"))
+        .skip("/health")
         // Clients can make up API keys, each with its own count: the limit per address bounds that.
         .policy(Policy::new("per-ip", Quota::per_minute(3_000)).key(PeerIp))
         .policy(
