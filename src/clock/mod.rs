@@ -1,13 +1,18 @@
 //! The clock of a limiter.
 //!
-//! Programs do not need this module, because [`Clock::system`] is the default. With the feature `test-util`, a test creates
-//! a [`Clock::manual`](Clock) and moves it with `advance` instead of waiting.
+//! Programs do not need this module, because [`Clock::system`] is the default. With the feature `test-util`, tests move the
+//! time instead of waiting:
+//!
+//! | clock | moved by | for |
+//! |---|---|---|
+//! | [`Clock::tokio`](Clock) | `tokio::time::advance`, and sleeps | tests under `#[tokio::test(start_paused = true)]` |
+//! | [`Clock::manual`](Clock) | `advance` and `set` of the clock | tests without a runtime |
 //!
 //! # Paused Tokio time
 //!
-//! `tokio::time::pause` and `advance` move no limit: quotas count by this clock, which reads the time of the system. They do
-//! move the waits in a queue and the timeouts of lookups, which are timers of Tokio. Tests that need both advance both.
-//! Redis counts by the clock of its server, which no test moves.
+//! By default, `tokio::time::pause` and `advance` move no limit: quotas count by the time of the system. They do move the waits
+//! in a queue and the timeouts of lookups, which are timers of Tokio. With [`Clock::tokio`](Clock), limits and timers move
+//! together. Redis counts by the clock of its server, which no test moves.
 //!
 //! ```
 //! # #[cfg(feature = "test-util")]
@@ -31,6 +36,8 @@ mod moment;
 mod monotonic;
 #[cfg(feature = "redis")]
 mod offset;
+#[cfg(feature = "test-util")]
+mod runtime;
 mod system;
 mod timestamp;
 mod wall;

@@ -31,6 +31,8 @@ use std::{sync::Arc, time::Duration};
 
 #[cfg(feature = "redis")]
 use super::offset::Offset;
+#[cfg(feature = "test-util")]
+use super::runtime::RuntimeClock;
 use super::{
     monotonic::Monotonic,
     timestamp::{Timestamp, micros},
@@ -57,6 +59,8 @@ enum ClockSource {
     System,
     #[cfg(feature = "test-util")]
     Manual(Arc<Manual>),
+    #[cfg(feature = "test-util")]
+    Runtime(Arc<RuntimeClock>),
     #[cfg(feature = "redis")]
     Server(Arc<ServerClock>),
     /// The system's clock, as the wall clock shows it.
@@ -110,6 +114,46 @@ impl Clock {
         }
     }
 
+    /// Returns a clock that follows the time of the current Tokio runtime, and begins at 2024-01-01T00:00:00Z.
+    ///
+    /// Under `#[tokio::test(start_paused = true)]`, `tokio::time::advance` and the sleeps of the test move it, on all threads.
+    /// Clones share the time. Another clock begins when it is created, so create one for each test.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{Key, Policy, Quota, RateLimiter, clock::Clock};
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build()?.block_on(async {
+    /// let limiter = RateLimiter::builder().clock(Clock::tokio()).build()?;
+    /// let policy = Policy::new("api", Quota::per_minute(1));
+    /// let charge = policy.charge(Key::new("ada"));
+    /// assert!(limiter.check(&[charge]).await?.is_allowed());
+    /// assert!(!limiter.check(&[charge]).await?.is_allowed());
+    /// tokio::time::advance(Duration::from_secs(60)).await;
+    /// assert!(limiter.check(&[charge]).await?.is_allowed());
+    /// # Ok::<(), tollgate::Error>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// Panics outside of a Tokio runtime.
+    #[cfg(feature = "test-util")]
+    #[must_use]
+    pub fn tokio() -> Self {
+        Self::of_runtime().expect("Clock::tokio() is called within a Tokio runtime")
+    }
+
+    /// Returns the clock of the current Tokio runtime; `None` outside of one.
+    #[cfg(feature = "test-util")]
+    pub(crate) fn of_runtime() -> Option<Self> {
+        let source = ClockSource::Runtime(Arc::new(RuntimeClock::current()?));
+        Some(Self { source })
+    }
+
     /// Returns a clock that shows the time of a server, as far as [`learn`](Self::learn) has determined it.
     ///
     /// Until then it shows the time of `base`.
@@ -143,7 +187,7 @@ impl Clock {
 
     /// Returns a time by this clock as the wall clock shows it now, within 10 ms. To be shown outside of the process.
     ///
-    /// A manual clock, and one that follows a server, is right by definition.
+    /// A manual clock, and one that follows a server or a Tokio runtime, is right by definition.
     #[must_use]
     pub fn wall_time(&self, at: Timestamp) -> Timestamp {
         if self.is_anchored() {
@@ -174,7 +218,7 @@ impl Clock {
         match &self.source {
             ClockSource::System => true,
             #[cfg(feature = "test-util")]
-            ClockSource::Manual(_) => false,
+            ClockSource::Manual(_) | ClockSource::Runtime(_) => false,
             #[cfg(feature = "redis")]
             ClockSource::Server(clock) => !clock.offset.is_known() && clock.base.is_anchored(),
             #[cfg(feature = "redis")]
@@ -199,6 +243,11 @@ impl Clock {
                 now: Timestamp::from_micros(manual.micros.load(Ordering::Acquire)),
                 step: manual.step.load(Ordering::Relaxed),
             },
+            #[cfg(feature = "test-util")]
+            ClockSource::Runtime(clock) => Reading {
+                now: clock.now(),
+                step: 0,
+            },
             #[cfg(feature = "redis")]
             ClockSource::Server(clock) => clock.read(),
             #[cfg(feature = "redis")]
@@ -213,7 +262,7 @@ impl Clock {
     ///
     /// # Panics
     ///
-    /// Panics when this is the system clock.
+    /// Panics unless this is a [manual](Self::manual) clock.
     #[cfg(feature = "test-util")]
     pub fn advance(&self, by: Duration) {
         self.set(self.now() + by);
@@ -223,7 +272,7 @@ impl Clock {
     ///
     /// # Panics
     ///
-    /// Panics when this is the system clock.
+    /// Panics unless this is a [manual](Self::manual) clock.
     #[cfg(feature = "test-util")]
     pub fn set(&self, to: Timestamp) {
         match &self.source {
@@ -233,6 +282,9 @@ impl Clock {
             }
             #[cfg(feature = "redis")]
             ClockSource::Wall => panic!("the wall clock cannot be moved: use Clock::manual"),
+            ClockSource::Runtime(_) => {
+                panic!("the clock of a Tokio runtime is moved by tokio::time::advance")
+            }
             ClockSource::System => panic!("the system clock cannot be moved: use Clock::manual"),
             ClockSource::Manual(manual) => manual.micros.store(to.as_micros(), Ordering::Release),
         }
@@ -243,7 +295,7 @@ impl Clock {
     ///
     /// # Panics
     ///
-    /// Panics when this is the system clock.
+    /// Panics unless this is a [manual](Self::manual) clock.
     #[cfg(feature = "test-util")]
     pub fn step(&self, by: Duration) {
         if let ClockSource::Manual(manual) = &self.source {
