@@ -115,6 +115,8 @@ pub mod rules;
 pub mod store;
 mod task;
 pub mod telemetry;
+#[cfg(feature = "test-util")]
+pub mod testing;
 pub mod tiers;
 #[cfg(feature = "top-keys")]
 pub mod top_keys;

@@ -92,6 +92,13 @@ impl Decision {
         self
     }
 
+    /// Sets where the count is kept, for a store that stands in for another one.
+    #[cfg(feature = "test-util")]
+    pub(crate) fn counted_in(mut self, counted_by: CountedBy) -> Self {
+        self.counted_by = counted_by;
+        self
+    }
+
     /// Sets the ticket that the charges were decided under.
     pub(crate) fn with_ticket(mut self, ticket: Ticket) -> Self {
         self.ticket = Some(ticket);

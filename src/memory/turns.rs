@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
+#[cfg(all(feature = "redis", feature = "test-util"))]
+use crate::charge::Merge;
 use crate::{
     algorithm::Admitted,
     charge::{Charge, Fingerprint, Turn, TurnRequest, Turns},
@@ -115,6 +117,15 @@ impl MemoryStore {
         let now = self.shared.clock.read().now;
         let key = KeyRef::of(charge).fingerprint;
         self.shared.lines.lock().paused_until(key, now)
+    }
+
+    /// Charges units that were admitted without this store, as a server does.
+    #[cfg(all(feature = "redis", feature = "test-util"))]
+    pub(crate) fn merge(&self, merge: &Merge) {
+        let charge = merge.charge();
+        self.amend(&charge, |shard, key, now| {
+            shard.merge(&charge, key, merge.admitted(), now);
+        });
     }
 
     /// Lowers what is left of a key's quota.

@@ -51,9 +51,17 @@ impl ResilientStore {
         };
         ResilientStoreBuilder {
             primary: Arc::new(primary),
+            #[cfg(feature = "test-util")]
+            server: None,
             calls: None,
             settings,
         }
+    }
+
+    /// Returns what stands in front of the primary.
+    #[cfg(feature = "test-util")]
+    pub(crate) fn guard(&self) -> &Arc<Guard> {
+        &self.guard
     }
 }
 
@@ -200,6 +208,9 @@ impl Primary for Custom {
 #[must_use = "a builder does nothing until build() is called"]
 pub struct ResilientStoreBuilder {
     primary: Arc<dyn Store>,
+    /// The primary, if it can be charged for what was admitted without it.
+    #[cfg(feature = "test-util")]
+    server: Option<Arc<dyn Primary>>,
     calls: Option<Calls>,
     settings: GuardSettings,
 }
@@ -245,6 +256,14 @@ impl ResilientStoreBuilder {
         self
     }
 
+    /// Charges the primary for what was admitted without it. `server` is the primary.
+    #[cfg(feature = "test-util")]
+    pub(crate) fn merging(mut self, server: Arc<dyn Primary>) -> Self {
+        self.settings.takes_merges = true;
+        self.server = Some(server);
+        self
+    }
+
     /// Builds the store.
     ///
     /// # Errors
@@ -252,9 +271,11 @@ impl ResilientStoreBuilder {
     /// [`ErrorKind::InvalidConfig`](crate::ErrorKind::InvalidConfig) for a deadline of zero or above 1 hour, and for 0 instances.
     pub fn build(self) -> Result<ResilientStore, Error> {
         let guards = self.settings.build(|| None)?;
-        let custom = Arc::new(Custom(Arc::clone(&self.primary)));
+        let server: Arc<dyn Primary> = Arc::new(Custom(Arc::clone(&self.primary)));
+        #[cfg(feature = "test-util")]
+        let server = self.server.unwrap_or(server);
         Ok(ResilientStore {
-            guard: guards.guard(custom, self.calls.as_ref()),
+            guard: guards.guard(server, self.calls.as_ref()),
             primary: self.primary,
         })
     }

@@ -5,8 +5,6 @@ mod durations;
 mod future;
 mod health;
 mod local_view;
-#[cfg(feature = "test-util")]
-mod scripted;
 mod stats;
 mod store;
 #[cfg(feature = "reload")]
@@ -23,8 +21,6 @@ pub use self::future::StoreFuture;
 pub(crate) use self::health::MergeCounts;
 pub use self::health::{Health, Mode, Outage};
 pub use self::local_view::{KeyLease, LocalView};
-#[cfg(feature = "test-util")]
-pub use self::scripted::{PendingDecision, ScriptedStore};
 #[cfg(feature = "dashboard")]
 pub(crate) use self::stats::CallLatency;
 pub use self::stats::{ServerStats, Stats};

@@ -19,7 +19,8 @@ use tollgate::{
     memory::MemoryStore,
     remote::RedisStore,
     resilience::ResilientStore,
-    store::{ScriptedStore, Store, StoreFuture},
+    store::{Store, StoreFuture},
+    testing::ScriptedStore,
 };
 
 use crate::support::{Server, logged};

@@ -44,6 +44,7 @@ mod rules;
 #[path = "../support/in_process/mod.rs"]
 mod support;
 mod telemetry;
+mod testing;
 mod tiers;
 #[cfg(feature = "top-keys")]
 mod top_keys;

@@ -17,7 +17,8 @@ use tollgate::{
     remote::RedisStore,
     resilience::ResilientStore,
     rules::RuleMode,
-    store::{ScriptedStore, Store, StoreFuture},
+    store::{Store, StoreFuture},
+    testing::ScriptedStore,
 };
 use tower::ServiceExt;
 

@@ -40,7 +40,8 @@ use tollgate::{
     remote::RedisStore,
     resilience::ResilientStore,
     rules::{BodyOutcome, CompletedRequest, OnMissingKey, RequestOutcome, Rule},
-    store::{ScriptedStore, Store, StoreFuture},
+    store::{Store, StoreFuture},
+    testing::ScriptedStore,
     tiers::Tier,
 };
 use tower::{Layer, Service, ServiceExt, service_fn};

@@ -25,7 +25,8 @@ use tollgate::{
     charge::Receipt,
     extract::{Global, Header},
     remote::Regions,
-    store::{ScriptedStore, Store},
+    store::Store,
+    testing::ScriptedStore,
     tiers::{Tier, TierCache},
 };
 use tower::{Layer, ServiceExt, service_fn};

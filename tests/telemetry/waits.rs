@@ -19,7 +19,7 @@ use tollgate::{
     client::OutgoingLayer,
     clock::{Clock, Timestamp},
     extract::Global,
-    store::ScriptedStore,
+    testing::ScriptedStore,
 };
 use tower::{Layer, ServiceExt, service_fn};
 

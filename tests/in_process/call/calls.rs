@@ -24,7 +24,7 @@ use tollgate::{
     memory::MemoryStore,
     rejection::{Reason, Rejection},
     rules::{OnMissingKey, RuleMode},
-    store::ScriptedStore,
+    testing::ScriptedStore,
 };
 use tower::{Layer, Service, ServiceBuilder, ServiceExt, limit::ConcurrencyLimit, service_fn};
 

@@ -32,7 +32,8 @@ use tollgate::{
     headers::{DiscordScope, Headers, LegacyHeaders, ResetFormat},
     memory::MemoryStore,
     rules::OnMissingKey,
-    store::{ScriptedStore, StoreFuture},
+    store::StoreFuture,
+    testing::ScriptedStore,
     tiers::Tier,
 };
 use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};

@@ -11,7 +11,7 @@ use tollgate::{
     headers::Headers,
     matching::PathPattern,
     rejection::Rejection,
-    store::ScriptedStore,
+    testing::ScriptedStore,
     tiers::Tier,
 };
 use tower::{Layer, ServiceExt, service_fn};

@@ -34,7 +34,8 @@ use tollgate::{
     middleware::ResponseBody,
     rejection::{Reason, Rejection},
     rules::OnMissingKey,
-    store::{PendingDecision, ScriptedStore, Store, StoreFuture},
+    store::{Store, StoreFuture},
+    testing::{PendingDecision, ScriptedStore},
 };
 use tower::{
     BoxError, Layer, Service, ServiceBuilder, ServiceExt,

@@ -41,7 +41,7 @@ use tollgate::{
     extract::{Global, PeerIp},
     middleware::ActualCost,
     rules::{CompletedRequest, RequestOutcome, RuleMode},
-    store::ScriptedStore,
+    testing::ScriptedStore,
 };
 use tower::{Layer, ServiceExt, service_fn};
 

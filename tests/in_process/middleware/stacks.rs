@@ -29,7 +29,8 @@ use tollgate::{
     middleware::{ActualCost, RateLimit, RateLimitInfo, ResponseBody, ResponseFuture},
     rejection::{Reason, Rejection},
     rules::{CompletedRequest, OnMissingKey},
-    store::{ScriptedStore, StoreFuture},
+    store::StoreFuture,
+    testing::ScriptedStore,
 };
 use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_http::trace::TraceLayer;

@@ -17,7 +17,8 @@ use tollgate::{
     extract::{ApiKey, Global, Header, PeerIp},
     memory::MemoryStore,
     rejection::{MakeRejection, Rejection, RejectionFormat},
-    store::{ScriptedStore, StoreFuture},
+    store::StoreFuture,
+    testing::ScriptedStore,
 };
 use tower::{Layer, Service, ServiceExt, service_fn};
 

@@ -20,7 +20,7 @@ use tollgate::{
     extract::{ApiKey, Global, Header, PeerIp},
     headers::Headers,
     rejection::{Rejection, RejectionFormat},
-    store::ScriptedStore,
+    testing::ScriptedStore,
 };
 use tonic::{
     Code, Status,

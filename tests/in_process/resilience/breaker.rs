@@ -21,7 +21,8 @@ use tollgate::{
     error::Phase,
     memory::MemoryStore,
     resilience::{Calls, ResilientStore},
-    store::{Mode, ScriptedStore, Store, StoreFuture},
+    store::{Mode, Store, StoreFuture},
+    testing::ScriptedStore,
 };
 
 use crate::support::{logged, over_a_full_store};

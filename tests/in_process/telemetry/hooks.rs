@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use axum::{Router, body::Body, http::Request, routing::get};
 use tollgate::{
     Error, ErrorKind, Key, Policy, Quota, RateLimitLayer, RateLimiter, extract::Global,
-    store::ScriptedStore,
+    testing::ScriptedStore,
 };
 use tower::ServiceExt;
 

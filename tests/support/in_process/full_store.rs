@@ -4,7 +4,7 @@ use tollgate::{
     ErrorKind,
     memory::MemoryStore,
     resilience::{Calls, ResilientStore},
-    store::ScriptedStore,
+    testing::ScriptedStore,
 };
 
 /// Returns a breaker over a store that sheds every decision before anything is done for it.

@@ -1,0 +1,14 @@
+//! A kit for tests of your own limits, without Redis (feature `test-util`).
+
+mod answer;
+mod asked;
+#[cfg(feature = "redis")]
+mod breakers;
+#[cfg(feature = "redis")]
+mod outage;
+mod pending;
+mod scripted;
+
+pub use self::asked::AskedCharge;
+pub use self::pending::PendingDecision;
+pub use self::scripted::ScriptedStore;
