@@ -1,5 +1,6 @@
 //! The kit with which users test their own limits.
 
+mod assertions;
 #[cfg(feature = "redis")]
 mod outage;
 mod scripted;

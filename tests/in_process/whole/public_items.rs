@@ -68,7 +68,22 @@ impl<'a> Surface<'a> {
             seen: BTreeSet::new(),
         };
         surface.module(&[]);
+        surface.macros();
         surface
+    }
+
+    /// Adds the macros that the root of the crate exports, from whatever file.
+    fn macros(&mut self) {
+        for item in self.modules.values().flat_map(|file| &file.items) {
+            let Item::Macro(item) = item else { continue };
+            let is_exported = item
+                .attrs
+                .iter()
+                .any(|attribute| tokens(attribute).contains("macro_export"));
+            if let Some(name) = item.ident.as_ref().filter(|_| is_exported) {
+                self.line(&format!("tollgate::{name}"), "macro");
+            }
+        }
     }
 
     /// Adds the public items of a public module.
