@@ -59,6 +59,17 @@ impl Backend {
         self.choice = choice;
     }
 
+    /// Counts in process by this clock, whatever store was chosen.
+    #[cfg(feature = "test-util")]
+    pub fn in_process_by(self, clock: Clock) -> Self {
+        Self {
+            max_keys: self.max_keys,
+            clock: Some(clock),
+            silenced: self.silenced,
+            ..Self::default()
+        }
+    }
+
     /// Shares these top keys with the other instances.
     ///
     /// # Errors

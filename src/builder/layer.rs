@@ -236,6 +236,13 @@ impl RateLimitLayerBuilder {
         self
     }
 
+    /// Decides in process by this clock, whatever limiter or store was chosen.
+    #[cfg(feature = "test-util")]
+    pub(crate) fn in_process_by(mut self, clock: Clock) -> Self {
+        self.limiter = None;
+        self.configure(|limiter| limiter.in_process_by(clock))
+    }
+
     /// Sets the response to rejected requests: a [`RejectionFormat`], or a closure `Fn(&Rejection) -> Response<T>` where
     /// `T` is text or bytes.
     ///

@@ -160,6 +160,17 @@ impl RateLimiterBuilder {
         self
     }
 
+    /// Counts in process by this clock, whatever store was chosen.
+    #[cfg(feature = "test-util")]
+    pub(super) fn in_process_by(mut self, clock: Clock) -> Self {
+        self.backend = self.backend.in_process_by(clock);
+        #[cfg(all(feature = "redis", feature = "top-keys"))]
+        {
+            self.shares_top_keys = false;
+        }
+        self
+    }
+
     /// Keeps the last denial of each key, for this many pairs of policy and key.
     ///
     /// Default: none. From 1 to 1,000,000, in 65 bytes each. [`RateLimiter::explain`] returns them;

@@ -43,6 +43,8 @@ mod timestamp;
 mod wall;
 
 pub(crate) use self::moment::Moment;
+#[cfg(feature = "test-util")]
+pub(crate) use self::runtime::START;
 pub use self::system::Clock;
 pub(crate) use self::system::Reading;
 pub use self::timestamp::Timestamp;

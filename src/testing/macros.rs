@@ -1,6 +1,6 @@
 //! Assertions about responses and decisions. They are exported from the root of the crate.
 
-/// Asserts that a response or decision was not limited or rejected.
+/// Asserts that a response, decision or [replayed](crate::testing::replay) request was not limited or rejected.
 ///
 /// A response of the handler counts as allowed, whatever its status is.
 ///
@@ -28,7 +28,7 @@ macro_rules! assert_allowed {
     };
 }
 
-/// Asserts that a response or decision was limited, with the policy and the wait.
+/// Asserts that a response, decision or [replayed](crate::testing::replay) request was limited, with the policy and the wait.
 ///
 /// Both are optional. A number of seconds is compared with `Retry-After`, which is rounded up, and a `Duration` with the exact
 /// wait of the decision.

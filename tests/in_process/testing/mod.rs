@@ -3,4 +3,5 @@
 mod assertions;
 #[cfg(feature = "redis")]
 mod outage;
+mod replays;
 mod scripted;
