@@ -39,7 +39,7 @@
 //! | `top-keys` | no | the keys that are denied most often: `top_keys` |
 //! | `tls-rustls` | no | TLS to Redis, by rustls with the cryptography of ring unless the application installs another: `remote::TlsConfig` |
 //! | `tls-rustls-no-provider` | no | the same without ring: the application installs a provider for rustls |
-//! | `test-util` | no | a [`clock`] that tests advance by hand, and a store whose decisions a test scripts |
+//! | `test-util` | no | a kit for tests of your limits: `testing`, and a [`clock`] that tests move |
 //!
 //! # Where to look
 //!
@@ -71,6 +71,7 @@
 //! | rules that change while the service runs | `config::reload` (feature `reload`) |
 //! | calls to APIs that have rate limits | `client` (feature `client`) |
 //! | a custom store | [`store`] |
+//! | tests of your limits, without Redis | `testing` (feature `test-util`) |
 //! | warnings about misconfigurations | [`diagnosis`] |
 
 pub mod acquire;
@@ -152,6 +153,16 @@ struct Readme;
 ))]
 #[doc = include_str!("../docs/guide.md")]
 struct Guide;
+
+#[cfg(all(
+    doctest,
+    feature = "axum",
+    feature = "redis",
+    feature = "rules",
+    feature = "test-util"
+))]
+#[doc = include_str!("../docs/guide/testing.md")]
+struct TestingLimits;
 
 #[cfg(all(doctest, feature = "axum", feature = "redis"))]
 #[doc = include_str!("../docs/consistency.md")]

@@ -32,6 +32,10 @@ impl Answer {
     /// Returns why an operation fails, if it does.
     pub fn failure(&self, is_write: bool) -> Option<Error> {
         match self {
+            // What fails was not executed.
+            #[cfg(feature = "redis")]
+            Self::Fail(error) => Some(error.clone().into_not_executed()),
+            #[cfg(not(feature = "redis"))]
             Self::Fail(error) => Some(error.clone()),
             Self::RefuseWrites if is_write => {
                 let message = "the scripted store is read-only";

@@ -377,7 +377,9 @@ impl ScriptedStore {
                 let ended = timeout(deadline, running).await;
                 ended.unwrap_or_else(|_| {
                     let message = format!("the scripted store took longer than {deadline:?}");
-                    Err(Error::new(ErrorKind::Timeout(Phase::Reply), message))
+                    let late = Error::new(ErrorKind::Timeout(Phase::Reply), message);
+                    // It has counted nothing, so all of the outage can be charged afterwards.
+                    Err(late.into_not_executed())
                 })
             });
         }
