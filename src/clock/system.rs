@@ -114,9 +114,9 @@ impl Clock {
         }
     }
 
-    /// Returns a clock that follows the time of the current Tokio runtime, and begins at 2024-01-01T00:00:00Z.
+    /// Returns a clock that follows the time of the current Tokio runtime.
     ///
-    /// Under `#[tokio::test(start_paused = true)]`, `tokio::time::advance` and the sleeps of the test move it, on all threads.
+    /// It begins at 2024-01-01T00:00:00Z. Under `#[tokio::test(start_paused = true)]`, `tokio::time::advance` and the sleeps of the test move it, on all threads.
     /// Clones share the time. Another clock begins when it is created, so create one for each test.
     ///
     /// # Examples

@@ -231,6 +231,7 @@ fn listed(headers: &HeaderMap, policy: Option<&str>) -> Option<u64> {
 
 /// The wait that an assertion expects.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub enum ExpectedWait {
     /// The wait of the decision.
     Exact(Duration),

@@ -1,8 +1,9 @@
 //! Assertions about responses and decisions. They are exported from the root of the crate.
 
-/// Asserts that a response, decision or [replayed](crate::testing::replay) request was not limited or rejected.
+/// Asserts that a request was neither limited nor rejected.
 ///
-/// A response of the handler counts as allowed, whatever its status is.
+/// Takes a response, a decision or a [replayed](crate::testing::replay) request. A response of the handler counts as allowed,
+/// whatever its status is.
 ///
 /// # Examples
 ///
@@ -28,10 +29,10 @@ macro_rules! assert_allowed {
     };
 }
 
-/// Asserts that a response, decision or [replayed](crate::testing::replay) request was limited, with the policy and the wait.
+/// Asserts that a request was limited, with the policy and the wait.
 ///
-/// Both are optional. A number of seconds is compared with `Retry-After`, which is rounded up, and a `Duration` with the exact
-/// wait of the decision.
+/// Takes a response, a decision or a [replayed](crate::testing::replay) request. Policy and wait are optional. A number of
+/// seconds is compared with `Retry-After`, which is rounded up, and a `Duration` with the exact wait of the decision.
 ///
 /// # Examples
 ///
@@ -104,7 +105,9 @@ macro_rules! assert_remaining {
     };
 }
 
-/// Asserts that a response or decision is unavailable: the store is down, and a policy denies requests then.
+/// Asserts that a request got no decision, because the store is down.
+///
+/// That is a 503, if the outage choice of a policy is to [deny](crate::OnOutage::Deny).
 ///
 /// # Examples
 ///

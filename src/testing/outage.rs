@@ -15,7 +15,7 @@ use crate::{
 use super::{breakers::BreakerSide, scripted::ScriptedStore};
 
 impl ScriptedStore {
-    /// Returns this store behind the breaker and the fallback that Redis has, for tests of [`OnOutage`](crate::OnOutage).
+    /// Returns this store behind the breaker and the fallback of Redis, for tests of [`OnOutage`](crate::OnOutage).
     ///
     /// While the store fails, hangs or refuses writes, each policy applies its outage choice, as with Redis. Decisions end
     /// within the default deadline of 50 ms by Tokio's clock, which under paused time takes none. What a

@@ -28,7 +28,7 @@ use super::{
     test_request::TestRequest,
 };
 
-/// Sends requests through limits, each at its time, and returns which policies counted it and whether it was allowed.
+/// Sends requests through limits, each at its time, and returns what became of each.
 ///
 /// Nothing waits, and nothing is asked of a server: the limits count in this process by a clock that moves from request to
 /// request, and begins at 2024-01-01T00:00:00Z. A store or a limiter that the builder has is left out, so that the builder of
@@ -90,7 +90,8 @@ pub fn replay(
 struct Replaying {
     layer: RateLimitLayer,
     clock: Clock,
-    decided: Arc<Mutex<Vec<(Vec<Count>, Option<Duration>)>>>,
+    /// The decisions on the current request.
+    decided: Arc<Mutex<Vec<Decided>>>,
     /// The bodies of responses that have not ended, with the time of their ends since the start.
     open: Vec<(Duration, ResponseBody<()>)>,
     /// Requests in queues. They keep their turns.
@@ -102,18 +103,25 @@ struct Replaying {
 
 type Sending = ResponseFuture<Handler, ()>;
 
+/// What each policy decided, and how long the request has to wait in a queue.
+struct Decided {
+    counts: Vec<Count>,
+    delay: Option<Duration>,
+}
+
 impl Replaying {
     fn new(limits: RateLimitLayerBuilder) -> Result<Self, Error> {
         let clock = Clock::manual(START);
-        let decided: Arc<Mutex<Vec<_>>> = Arc::default();
+        let decided: Arc<Mutex<Vec<Decided>>> = Arc::default();
         let record = Arc::clone(&decided);
         let layer = limits
             .in_process_by(clock.clone())
             .on_decision(move |charges, decision| {
                 if let Ok(decision) = decision {
-                    record
-                        .lock()
-                        .push((counts(charges, decision), decision.delay()));
+                    record.lock().push(Decided {
+                        counts: counts(charges, decision),
+                        delay: decision.delay(),
+                    });
                 }
             })
             .build()?;
@@ -144,8 +152,9 @@ impl Replaying {
         let polled = sending.as_mut().poll(context);
         drop(entered);
         let decided = std::mem::take(&mut *self.decided.lock());
-        let delay = decided.iter().find_map(|(_, delay)| *delay);
-        let counts = decided.into_iter().flat_map(|(counts, _)| counts).collect();
+        let delay = decided.iter().find_map(|decided| decided.delay);
+        let counts = decided.into_iter().flat_map(|decided| decided.counts);
+        let counts = counts.collect();
         let response = match (polled, delay) {
             (Poll::Ready(Ok(response)), _) => {
                 let (head, body) = response.into_parts();

@@ -150,7 +150,7 @@ impl ScriptedStore {
         })
     }
 
-    /// Creates a store that denies all charges but peeks, which have to wait this long.
+    /// Creates a store that denies all charges but peeks, with this wait.
     #[must_use]
     pub fn denying(wait: Duration) -> Self {
         Self::over_counts(|_| Answer::Deny(wait))
@@ -243,7 +243,7 @@ impl ScriptedStore {
         self.switch(Answer::Allow);
     }
 
-    /// Denies all charges but peeks from now on. Clients are told to wait this long.
+    /// Denies all charges but peeks from now on, with this wait.
     pub fn deny(&self, wait: Duration) {
         self.switch(Answer::Deny(wait));
     }
@@ -254,7 +254,7 @@ impl ScriptedStore {
         self.switch(Answer::Fail(error));
     }
 
-    /// Answers nothing from now on, like a server that was stopped. [Behind a breaker](Self::behind_breaker), each operation
+    /// Completes no operation from now on, like a server that was stopped. [Behind a breaker](Self::behind_breaker), each operation
     /// ends at the deadline.
     pub fn hang(&self) {
         self.switch(Answer::Hang);
@@ -272,10 +272,10 @@ impl ScriptedStore {
         self.shared.state.lock().delay = by;
     }
 
-    /// Does from now on what the store did when it was created, and at once.
+    /// Does again what the store did when it was created.
     ///
-    /// Each [breaker](Self::behind_breaker) in front of the store closes, as it does within 2 s of the end of a real outage. So
-    /// do [`allow`](Self::allow) and [`deny`](Self::deny).
+    /// Each [breaker](Self::behind_breaker) in front of the store closes, as it does within 2 s of the end of a real outage. The
+    /// switches [`allow`](Self::allow) and [`deny`](Self::deny) close it too.
     pub fn recover(&self) {
         self.slow_down(Duration::ZERO);
         self.switch(self.shared.original.clone());

@@ -3,10 +3,7 @@
 use std::{
     convert::Infallible,
     pin::Pin,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::Arc,
     task::{Context, Waker},
     time::{Duration, Instant},
 };
@@ -23,11 +20,11 @@ use tollgate::{
     clock::{Clock, Timestamp},
     decision::{CountedBy, DeniedBy, Outcome},
     extract::Header,
-    memory::MemoryStore,
     policy::Penalty,
     remote::{RedisStore, RedisStoreBuilder, Script},
     rules::RuleMode,
     store::{Store, StoreFuture},
+    testing::{AskedCharge, ScriptedStore},
     tiers::Tier,
 };
 use tower::{Layer, ServiceExt, service_fn};
@@ -800,33 +797,11 @@ async fn slots_of_a_request_that_ends_while_it_waits_for_the_list_are_released()
     }
 }
 
-/// Counts in process, and keeps the largest cost that it was asked for.
-#[derive(Clone, Debug)]
-struct Asked(MemoryStore, Arc<AtomicU64>);
-
-impl Store for Asked {
-    fn inner(&self) -> Option<&dyn Store> {
-        Some(&self.0)
-    }
-
-    fn decide(&self, charges: &[Charge<'_>]) -> StoreFuture<Decision> {
-        let most = charges.iter().map(Charge::units).max();
-        self.1
-            .fetch_max(most.unwrap_or_default(), Ordering::Relaxed);
-        self.0.decide(charges)
-    }
-
-    fn reset(&self, policy: &Policy, key: &Key) -> StoreFuture<()> {
-        self.0.reset(policy, key)
-    }
-}
-
 // Regression: a store was asked for u64::MAX units, and one that adds them to those in use overflowed.
 #[tokio::test]
 async fn wait_of_a_blocked_key_is_asked_for_by_one_unit_above_the_limit() {
-    let largest = Arc::new(AtomicU64::new(0));
-    let store = Asked(MemoryStore::new(), Arc::clone(&largest));
-    let limiter = RateLimiter::new(store, []).expect("a usable limiter");
+    let store = ScriptedStore::counting();
+    let limiter = RateLimiter::new(store.clone(), []).expect("a usable limiter");
     let (policy, key) = (
         Policy::new("api", Quota::per_minute(60)),
         Key::new("mallory"),
@@ -835,5 +810,7 @@ async fn wait_of_a_blocked_key_is_asked_for_by_one_unit_above_the_limit() {
     limiter.block(block).await.expect("the store keeps blocks");
     let decision = limiter.check(&[policy.charge(key)]).await;
     assert!(!decision.expect("a decision").is_allowed());
-    assert_eq!(largest.load(Ordering::Relaxed), 61);
+    let asked = store.asked().concat();
+    let largest = asked.iter().map(AskedCharge::units).max();
+    assert_eq!(largest, Some(61));
 }

@@ -6,7 +6,7 @@ use std::{
     pin::Pin,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicUsize, Ordering},
     },
     task::{Context, Poll, Waker},
     time::{Duration, Instant},
@@ -726,13 +726,9 @@ fn runtime_without_timers_gets_its_decisions_and_its_store_back() {
 // Regression: a custom store takes no merges, and its health counted them.
 #[tokio::test]
 async fn local_charges_of_a_custom_store_are_not_merged() {
-    let fails = Arc::new(AtomicBool::new(true));
-    let (memory, failing) = (MemoryStore::new(), Arc::clone(&fails));
-    let custom = ScriptedStore::new(move |charges| match failing.load(Ordering::Relaxed) {
-        true => StoreFuture::ready(Err(error(ErrorKind::Connect, "down"))),
-        false => memory.decide(charges),
-    });
-    let store = ResilientStore::builder(custom, MemoryStore::new());
+    let custom = ScriptedStore::counting();
+    custom.fail(ErrorKind::Connect);
+    let store = ResilientStore::builder(custom.clone(), MemoryStore::new());
     let store = store.build().expect("a usable store");
     let policy = policy().on_outage(OnOutage::Local);
     let decide = async || {
@@ -744,7 +740,7 @@ async fn local_charges_of_a_custom_store_are_not_merged() {
         assert_eq!(decide().await, CountedBy::Fallback);
         assert!(started.elapsed() < HUNG, "it stays closed");
     }
-    fails.store(false, Ordering::Relaxed);
+    custom.recover();
     until_steady(&store).await;
     decide().await;
     let health = store.health();

@@ -167,7 +167,7 @@ fn response_from_a_network_shows_status_and_headers_alone() {
     };
     let limited = response(StatusCode::TOO_MANY_REQUESTS, "7");
     let check = |wait: u64| {
-        tollgate::testing::Findings::of(&limited).assert_limited(None, Some(wait.into()))
+        tollgate::testing::Findings::of(&limited).assert_limited(None, Some(wait.into()));
     };
     check(7);
     message(|| check(8));

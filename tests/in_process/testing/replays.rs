@@ -11,7 +11,7 @@ use tollgate::{
     matching::PathPattern,
     rejection::Reason,
     rules::RuleMode,
-    testing::{Replay, ScriptedStore, TestRequest, replay},
+    testing::{Replay, Replayed, ScriptedStore, TestRequest, replay},
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -105,11 +105,7 @@ fn request_in_a_queue_is_allowed_after_a_delay() {
     let limits = RateLimitLayer::builder().policy(policy.key(Global));
     let requests = [(); 4].map(|()| TestRequest::get("/"));
     let replay = replay(limits, requests).expect("usable limits");
-    let delays: Vec<_> = replay
-        .results()
-        .iter()
-        .map(|result| result.delay())
-        .collect();
+    let delays: Vec<_> = replay.results().iter().map(Replayed::delay).collect();
     assert_eq!(delays, [None, Some(SECOND), Some(2 * SECOND), None]);
     assert_eq!(replay.allowed(), [true, true, true, false]);
     assert!(
