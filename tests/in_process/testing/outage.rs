@@ -104,24 +104,6 @@ async fn store_that_recovers_decides_the_next_request_and_counts_the_outage() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn requests_that_fail_while_the_breaker_is_closed_are_charged_afterwards() {
-    for fault in faults() {
-        let world = World::new(OnOutage::Local);
-        assert_eq!(world.outcomes(1).await, [ALLOWED]);
-        fault(&world.redis);
-        world.outcomes(2).await;
-        assert!(!world.limiter.health().is_degraded());
-        world.redis.recover();
-        assert_eq!(world.outcomes(2).await, [ALLOWED; 2]);
-        assert_eq!(
-            world.ask().await.outcome(),
-            Outcome::Limited,
-            "one and two and two"
-        );
-    }
-}
-
-#[tokio::test(start_paused = true)]
 async fn breaker_stays_open_and_does_not_ask_until_the_store_recovers() {
     let world = World::new(OnOutage::Allow);
     world.redis.fail(ErrorKind::Script);
