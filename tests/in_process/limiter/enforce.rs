@@ -15,7 +15,7 @@ use tollgate::{
     clock::{Clock, Timestamp},
     extract::Global,
     rejection::{Reason, Rejection},
-    store::ScriptedStore,
+    testing::ScriptedStore,
     tiers::Tier,
 };
 

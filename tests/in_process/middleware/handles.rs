@@ -14,7 +14,7 @@ use tollgate::{
     middleware::{ActualCost, RateLimitInfo, RequestHold},
     rejection::Rejection,
     rules::{CompletedRequest, RuleMode},
-    store::ScriptedStore,
+    testing::ScriptedStore,
 };
 use tower::{Layer, ServiceExt, service_fn};
 
