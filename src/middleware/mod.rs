@@ -20,7 +20,7 @@
 //!
 //! # Which status
 //!
-//! All rules look at the request before the layer responds, and the first row that applies decides. For the last three
+//! All rules look at the request before the layer responds, and the first row that applies decides. For the last four
 //! rows, the first such rule decides:
 //!
 //! | request or caller | status | charged |
@@ -31,6 +31,7 @@
 //! | a policy's key is ambiguous | 400 | the other policies |
 //! | a policy's key is absent, and its rule rejects | by the extractor: 401, 400, 404 or 500 | the other policies |
 //! | a policy's key lookup failed, and its rule rejects | 503 | the other policies |
+//! | the body that a policy needs is too large, too slow or malformed | 413, 408 or 400 | the other policies |
 //!
 //! For example, a client that omits its credentials still uses its quota by address: with five a minute it gets 401 five
 //! times, then 429. The response settles the other policies and releases their slots.
@@ -47,6 +48,8 @@
 //! - If a lookup finds no key or an ambiguous one, or fails, and the rule rejects, the charges of the first call are
 //!   kept. The same applies to a forbidden tier, and to a client that disconnects during the lookups: each has caused a
 //!   lookup.
+//! - A [body](crate::extract::KeyExtractor::body_limits) that a key or a cost needs is read at the same time. It has a time of its own,
+//!   5 s by default, in place of the [`lookup_timeout`](crate::builder::RateLimitLayerBuilder::lookup_timeout).
 //! - Slots of the first call are held during the lookups. A request waits in a queue after them.
 //!
 //! Without lookups, all policies are decided in one call.

@@ -32,7 +32,7 @@ pub struct BodyLimits {
 impl BodyLimits {
     /// Sets the most bytes of a body. A larger one gets 413.
     ///
-    /// Default: 16 KiB. While a request waits for its body and for its decision, this much memory is taken.
+    /// Default: 16 KiB. Until its handler reads it, a body takes up to twice its bytes.
     #[must_use]
     pub const fn bytes(mut self, bytes: usize) -> Self {
         self.bytes = bytes;

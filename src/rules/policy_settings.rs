@@ -2,7 +2,7 @@
 
 use crate::{
     algorithm::Algorithm,
-    policy::{Penalty, Policy, consistency::Consistency, policy::OnOutage},
+    policy::{Backoff, Penalty, Policy, consistency::Consistency, policy::OnOutage},
 };
 
 use super::rule::Rule;
@@ -13,6 +13,12 @@ impl Rule {
     #[must_use]
     pub fn algorithm(self, algorithm: Algorithm) -> Self {
         self.with_policy(|policy| policy.algorithm(algorithm))
+    }
+
+    /// As [`Policy::backoff`].
+    #[must_use]
+    pub fn backoff(self, backoff: impl Into<Option<Backoff>>) -> Self {
+        self.with_policy(|policy| policy.backoff(backoff))
     }
 
     /// As [`Policy::consistency`].

@@ -343,8 +343,10 @@ fn login() -> Policy {
 /// Failures lead to delays of 1, 2, 4 and 8 s, and a success ends them.
 fn delayed() -> Rule {
     let policy = Policy::new("delayed", Quota::per_minute(1_000));
-    let policy = policy.backoff(Backoff::doubling(SECOND, 8 * SECOND));
-    policy.key(user()).count_failures().clear_on_success()
+    let rule = policy
+        .key(user())
+        .backoff(Backoff::doubling(SECOND, 8 * SECOND));
+    rule.count_failures().clear_on_success()
 }
 
 /// As docs/guide/login.md has it.
