@@ -37,6 +37,8 @@ pub struct Settlement {
     mark: RefundToken,
     actual: u64,
     effect: KeyEffect,
+    /// Whether the delay after a failure has begun before the end of the request.
+    is_delayed: bool,
     is_acquire_pending: bool,
     /// Whether others may wait for the slots.
     wakes: bool,
@@ -81,6 +83,7 @@ impl Settlement {
             mark,
             actual: charge.units(),
             effect: KeyEffect::Nothing,
+            is_delayed: false,
             is_acquire_pending: false,
             wakes: false,
             counted_by: state.counted_by().unwrap_or(CountedBy::Shared),
@@ -95,6 +98,7 @@ impl Settlement {
             charge,
             mark: RefundToken::default(),
             effect: KeyEffect::Nothing,
+            is_delayed: false,
             is_acquire_pending,
             wakes: false,
             counted_by: CountedBy::Shared,
@@ -350,8 +354,26 @@ impl Receipt {
         });
         let costs: SmallVec<[Actual; 4]> = costs.collect();
         for (settlement, Actual { units, effect }) in self.settlements.iter_mut().zip(costs) {
-            (settlement.actual, settlement.effect) = (units, effect);
+            let is_done = settlement.is_delayed && effect == KeyEffect::Failed;
+            settlement.actual = units;
+            settlement.effect = if is_done { KeyEffect::Nothing } else { effect };
         }
+    }
+
+    /// Returns the charges that `has_failed` chooses, whose delays are to begin now. At the end of the request they begin no other.
+    pub(crate) fn fail(
+        &mut self,
+        mut has_failed: impl FnMut(&Policy, u64) -> bool,
+    ) -> Vec<OwnedCharge> {
+        let mut failed = Vec::new();
+        for settlement in &mut self.settlements {
+            let charge = settlement.charge.borrow();
+            if !settlement.is_delayed && has_failed(charge.policy(), charge.units()) {
+                failed.push(settlement.charge.clone());
+                settlement.is_delayed = true;
+            }
+        }
+        failed
     }
 
     /// Returns the charges whose keys the end of the request changes besides.

@@ -93,6 +93,15 @@ impl Hold {
         self.end();
     }
 
+    /// Begins the delays after failures that `has_failed` finds, while the request goes on.
+    pub(crate) fn fail(&mut self, has_failed: impl FnMut(&Policy, u64) -> bool) {
+        let receipt = self.receipt.as_mut();
+        let failed = receipt.map(|receipt| receipt.fail(has_failed));
+        for charge in failed.unwrap_or_default() {
+            self.registry.begin_delay(&charge.borrow());
+        }
+    }
+
     /// Ends the hold without settling: the charges are kept. Not for slots: in process,
     /// they would stay taken.
     pub(crate) fn forget(mut self) {

@@ -36,7 +36,7 @@ use futures_util::FutureExt;
 use tokio::sync::Notify;
 
 use crate::{
-    charge::{Fingerprint, Receipt},
+    charge::{Charge, Fingerprint, Receipt},
     clock::Clock,
     decision::CountedBy,
     error::{Error, ErrorKind, Phase},
@@ -99,6 +99,11 @@ impl HoldRegistry {
     /// Settles a receipt that is not held. See [`Settler::settle`].
     pub fn settle(&self, receipt: Receipt) -> StoreFuture<()> {
         self.settler.settle(receipt)
+    }
+
+    /// Begins the delay of a key after a failure, in the background.
+    pub(super) fn begin_delay(&self, charge: &Charge<'_>) {
+        self.settler.begin_delay(charge);
     }
 
     /// Registers the slots of a receipt as held, and makes sure that a task renews them in time.

@@ -137,6 +137,15 @@ impl Settler {
         })
     }
 
+    /// Begins the delay of a key after a failure, for which no caller waits.
+    pub fn begin_delay(self: &Arc<Self>, charge: &Charge<'_>) {
+        let mut begun = self.take_effect(charge, KeyEffect::Failed);
+        if begun.take_ready().is_none() {
+            // Logged where it fails.
+            home::spawn_lasting(Box::pin(async move { drop(begun.await) }));
+        }
+    }
+
     /// Settles each charge of a receipt on its own.
     fn correct(self: &Arc<Self>, receipt: Receipt) -> StoreFuture<()> {
         let settlements = receipt.into_settlements().into_iter();

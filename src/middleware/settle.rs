@@ -11,6 +11,7 @@
 
 use std::{
     fmt, mem,
+    panic::{self, AssertUnwindSafe},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -21,7 +22,7 @@ use std::{
 use http::{HeaderMap, Method, Request, Response, StatusCode, header::CONTENT_LENGTH};
 
 use crate::{
-    charge::{Actual, Receipt, Settlement},
+    charge::{Actual, KeyEffect, Receipt, Settlement},
     hold::Hold,
     policy::Policy,
     rules::{BodyOutcome, CompletedRequest, RequestOutcome, Rule},
@@ -147,6 +148,43 @@ impl PendingSettlement {
             }
             Some(_) => Progress::Open,
         };
+        if matches!(self.progress, Progress::Responded(_)) && self.has_backoff() {
+            self.begin_delays();
+        }
+    }
+
+    fn has_backoff(&self) -> bool {
+        let mut rules = self.rules.iter();
+        rules.any(|rule| rule.policy().failure_penalty().is_some())
+    }
+
+    /// Begins the delays of a response that shows a failure. At the end of its body they could come too late: a client decides when
+    /// it reads that.
+    fn begin_delays(&mut self) {
+        let mut holds = mem::take(&mut self.held.holds);
+        for hold in &mut holds {
+            hold.fail(|policy, charged| self.has_failed(policy, charged));
+        }
+        self.held.holds = holds;
+    }
+
+    /// Whether the head of the response shows a failure under this policy.
+    fn has_failed(&self, policy: &Policy, charged: u64) -> bool {
+        let Some(rule) = self.settling_rule(policy) else {
+            return false;
+        };
+        if rule.policy().failure_penalty().is_none() {
+            return false;
+        }
+        let set = self.actual_cost.of(rule.policy().name());
+        let mut completed = self.completed(&self.held, charged);
+        if let RequestOutcome::Responded { body, .. } = &mut completed.outcome {
+            *body = BodyOutcome::Complete;
+        }
+        let actual = || rule.actual(&completed, set);
+        // A closure that panics is called again at the end.
+        panic::catch_unwind(AssertUnwindSafe(actual))
+            .is_ok_and(|actual| actual.effect == KeyEffect::Failed)
     }
 
     /// Whether a response with this status makes a tunnel of the connection, or of the stream of HTTP/2.

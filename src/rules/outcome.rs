@@ -35,8 +35,10 @@ impl Rule {
     /// A request without a response counts: a client can hang up on every guess. An
     /// [`ActualCost`](crate::middleware::ActualCost) that the handler sets takes precedence: 0 does not count.
     ///
-    /// Requests that count begin the next delay of a [`backoff`](crate::Policy::backoff). It takes the place of
-    /// [`settle`](Self::settle): the one that is set last applies. `build()` fails for a
+    /// Requests that count begin the next delay of a [`backoff`](crate::Policy::backoff) as soon as the head of the response is known.
+    /// The closure is then called twice, first as if the body were complete.
+    ///
+    /// It takes the place of [`settle`](Self::settle): the one that is set last applies. `build()` fails for a
     /// [concurrency](crate::Policy::concurrency) policy, and if the cost is 0.
     ///
     /// # Examples
@@ -64,7 +66,9 @@ impl Rule {
 
     /// Counts only requests that fail: those with a status of 400 to 499, and those without a response.
     ///
-    /// See [`count_when`](Self::count_when). A status of 500 or more is a failure of the service and does not count.
+    /// See [`count_when`](Self::count_when). A status of 500 or more is a failure of the service and does not count. A 429 of a limit
+    /// inside of this one counts. If the handler responds to a wrong password with a redirect, or with 200 as gRPC does, use
+    /// `count_when`: by the status it is a success.
     ///
     /// # Examples
     ///
@@ -109,9 +113,10 @@ impl Rule {
 
     /// Clears what has counted for the key, and ends its delay, after a success: a status of 200 to 399.
     ///
-    /// See [`clear_when`](Self::clear_when) for the keys that may be cleared. A request that only reads (`GET`, `HEAD`, `OPTIONS`,
-    /// `TRACE`) clears nothing, since anybody can fetch a login page. Where the credentials come with a `GET`, as in basic
-    /// authentication, use `clear_when`.
+    /// See [`clear_when`](Self::clear_when) for the keys that may be cleared. Count only the login, by [`when`](Self::when): any other
+    /// request of the key clears it too, such as one for a new password. A request that only reads (`GET`, `HEAD`, `OPTIONS`, `TRACE`)
+    /// clears nothing, since anybody can fetch a login page. Where the credentials come with a `GET`, as in basic authentication, use
+    /// `clear_when`.
     #[must_use]
     pub fn clear_on_success(self) -> Self {
         self.clear_when(|request| {

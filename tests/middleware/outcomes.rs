@@ -33,6 +33,7 @@ everywhere! {
     condition_chooses_the_responses_that_clear
     delay_grows_with_each_failure_and_ends_with_a_success
     denial_during_a_delay_does_not_prolong_it
+    response_that_nobody_reads_postpones_no_delay
     parallel_failures_lead_to_the_delay_of_as_many_in_turn
     owner_logs_in_while_another_address_guesses_at_the_name
     success_with_an_own_account_does_not_clear_the_address
@@ -258,6 +259,37 @@ async fn denial_during_a_delay_does_not_prolong_it(mut world: World) {
     }
     world.clock.advance(SECOND / 2);
     assert_eq!(ask(&layer, 200, guess("ada", "home")).await.status(), 200);
+}
+
+// Regression: the delay began at the end of the response, and a client that did not read it had no delay.
+async fn response_that_nobody_reads_postpones_no_delay(mut world: World) {
+    let layer = world.layer([delayed()]);
+    let mut unread = Vec::new();
+    for seconds in [1, 2] {
+        let service = layer.layer(service_fn(|_: Request<()>| {
+            future::ready(Ok::<_, Infallible>(response(401)))
+        }));
+        let answer: Response<ResponseBody<&'static str>> = service
+            .oneshot(guess("ada", "home"))
+            .await
+            .expect("it answers");
+        assert_eq!(answer.status(), 401);
+        unread.push(answer);
+        assert_eq!(world.changed().await, "delayed failed");
+        let denied = ask(&layer, 200, guess("ada", "home")).await;
+        assert_eq!(retry_after(&denied), seconds * SECOND);
+        world.clock.advance(seconds * SECOND);
+    }
+    // Their ends count no failure a second time.
+    for answer in unread {
+        drop(answer);
+        world.settled().await;
+    }
+    assert!(!world.has_changed());
+    assert_eq!(ask(&layer, 401, guess("ada", "home")).await.status(), 401);
+    assert_eq!(world.changed().await, "delayed failed");
+    let denied = ask(&layer, 200, guess("ada", "home")).await;
+    assert_eq!(retry_after(&denied), 4 * SECOND);
 }
 
 async fn parallel_failures_lead_to_the_delay_of_as_many_in_turn(mut world: World) {
