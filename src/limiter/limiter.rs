@@ -279,7 +279,8 @@ impl RateLimiter {
     }
 
     /// Counts a failure of a key under a policy with a [backoff](Policy::backoff): its next delay begins. Returns when the delay
-    /// ends; `None` if the policy has no backoff.
+    /// ends. `None` if the policy has no backoff, or if the store in process is
+    /// [full](crate::memory::MemoryStoreBuilder::max_keys).
     ///
     /// A layer does it for rules that [count failures](crate::rules::Rule::count_failures). [`reset`](Self::reset) ends the delay,
     /// and the next one is as short as the first.

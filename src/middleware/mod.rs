@@ -29,6 +29,7 @@
 //! | over a limit of any policy with a key | 429 | nothing, except policies that count denied requests |
 //! | no decision is available | 503 | nothing, unless the reply got lost |
 //! | a policy's key is ambiguous | 400 | the other policies |
+//! | a policy needs the [body](crate::extract::BodyFault), which cannot be read | 413, 408, 400 or 500 | the policies decided first |
 //! | a policy's key is absent, and its rule rejects | by the extractor: 401, 400, 404 or 500 | the other policies |
 //! | a policy's key lookup failed, and its rule rejects | 503 | the other policies |
 //! | the body that a policy needs is too large, too slow or malformed | 413, 408 or 400 | the other policies |
@@ -51,6 +52,7 @@
 //! - A [body](crate::extract::KeyExtractor::body_limits) that a key or a cost needs is read at the same time. It has a time of its own,
 //!   5 s by default, in place of the [`lookup_timeout`](crate::builder::RateLimitLayerBuilder::lookup_timeout).
 //! - Slots of the first call are held during the lookups. A request waits in a queue after them.
+//! - A body that a key or a cost needs is read at the same time as the lookups, within limits of its own.
 //!
 //! Without lookups, all policies are decided in one call.
 //!

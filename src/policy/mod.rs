@@ -29,7 +29,7 @@
 //! that count write. On Redis 7.0, a charge to a token bucket took the server 12.6 us with a penalty and 10.5 us without, a
 //! denial 14.5 instead of 6.6 us, and a request during a ban 9.5 us (medians of 15 rounds).
 //!
-//! In process, up to [`max_keys`] keys have a record until they are forgiven. While the table is full, denials
+//! In process, up to [`max_keys`] keys have a record until they are forgiven. While the table is full, denials and failures
 //! of further keys do not count. Neither do denials by the count that new keys share while the store is full, since these keys
 //! have not used that quota.
 //!

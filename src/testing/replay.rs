@@ -32,7 +32,8 @@ use super::{
 ///
 /// Nothing waits, and nothing is asked of a server: the limits count in this process by a clock that moves from request to
 /// request, and begins at 2024-01-01T00:00:00Z. A store or a limiter that the builder has is left out, so that the builder of
-/// your service can be tested as it is.
+/// your service can be tested as it is. Requests have no body, so a rule that
+/// [reads it](crate::extract::KeyExtractor::body_limits) rejects them with 500.
 ///
 /// # Examples
 ///
