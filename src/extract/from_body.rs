@@ -2,7 +2,10 @@
 
 use std::{borrow::Cow, time::Duration};
 
-use http::header::CONTENT_TYPE;
+use http::{
+    HeaderValue,
+    header::{CONTENT_ENCODING, CONTENT_TYPE},
+};
 
 use crate::{
     error::{Error, ErrorKind},
@@ -33,9 +36,11 @@ use super::{
 /// | a text, or a whole number | found |
 /// | no body, no such field, `null`, or an empty text | absent |
 /// | the field comes twice, is a list, an object, a boolean or a fraction, or is in a text that is not valid JSON or UTF-8 | rejected with 400 |
+/// | compressed, or with two `Content-Type` headers beside [`or_form`](Self::or_form) | rejected with 400 |
 /// | larger than the limit, or too slow | rejected with 413 or 408 |
 ///
-/// The body is read as it was sent. Put a layer that decompresses it outside of the limit.
+/// The body is read as it was sent. Put a layer that decompresses it outside of the limit. Let the handler read the same body: for
+/// `GET`, axum's `Form` reads the query instead, so a route with a form takes `POST` alone.
 ///
 /// # Examples
 ///
@@ -158,9 +163,12 @@ impl FromBody {
         if body.is_empty() {
             return Ok(Extracted::Absent);
         }
+        if is_encoded(head) {
+            return Err(BodyFault::Malformed);
+        }
         match (&self.pointer, &self.form) {
             (Some(pointer), None) => self.in_json(pointer, body),
-            (Some(pointer), Some(_)) if !is_form(head) => self.in_json(pointer, body),
+            (Some(pointer), Some(_)) if !is_form(head)? => self.in_json(pointer, body),
             (_, Some(name)) => {
                 let text = std::str::from_utf8(body).map_err(|_| BodyFault::Malformed)?;
                 let value = Extracted::single(query::values_in(text, name));
@@ -238,12 +246,24 @@ impl KeyExtractor for FromBody {
     }
 }
 
+/// Returns whether the body is compressed. What follows a compressed form could be read as another one.
+fn is_encoded(head: &RequestHead<'_>) -> bool {
+    let mut encodings = head.headers.get_all(CONTENT_ENCODING).iter();
+    encodings.any(|encoding| !encoding.as_bytes().eq_ignore_ascii_case(b"identity"))
+}
+
 /// Returns whether the request has a form. Parameters of the type, such as the character set, do not matter.
-fn is_form(head: &RequestHead<'_>) -> bool {
-    let value = head.headers.get(CONTENT_TYPE);
-    let essence = value.and_then(|value| value.to_str().ok()?.split(';').next());
-    essence.is_some_and(|essence| {
-        let essence = essence.trim();
-        essence.eq_ignore_ascii_case("application/x-www-form-urlencoded")
-    })
+///
+/// # Errors
+///
+/// A request with several types: the handler may take another one, and one body can be both a form and JSON.
+fn is_form(head: &RequestHead<'_>) -> Result<bool, BodyFault> {
+    let mut values = head.headers.get_all(CONTENT_TYPE).iter();
+    let first = values.next().map_or(&b""[..], HeaderValue::as_bytes);
+    let essence = first.split(|byte| *byte == b';').next().unwrap_or(first);
+    if values.next().is_some() || essence.contains(&b',') {
+        return Err(BodyFault::Malformed);
+    }
+    let form = b"application/x-www-form-urlencoded";
+    Ok(essence.trim_ascii().eq_ignore_ascii_case(form))
 }

@@ -21,6 +21,7 @@ use std::{
     mem,
     pin::Pin,
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
 use axum::body::Body;
@@ -39,8 +40,12 @@ pub(super) struct BodyRead {
     body: Body,
     read: BytesMut,
     trailers: Option<HeaderMap>,
-    most: usize,
+    /// The error of the body, which the handler gets too.
+    failed: Option<axum::Error>,
+    limits: BodyLimits,
     began: Moment,
+    /// Time until the last frame. Lookups may take longer.
+    took: Duration,
     time_left: Pin<Box<Sleep>>,
     /// Set once the body has been read, or cannot be.
     outcome: Option<Result<(), BodyFault>>,
@@ -59,8 +64,10 @@ impl BodyRead {
             body,
             read: BytesMut::new(),
             trailers: None,
-            most: limits.most_bytes(),
+            failed: None,
+            limits,
             began: Moment::now(),
+            took: Duration::ZERO,
             time_left: Box::pin(sleep(limits.time())),
             outcome: is_too_large.then_some(Err(BodyFault::TooLarge)),
         }))
@@ -69,19 +76,22 @@ impl BodyRead {
     /// Reads until the end of the body, a limit or a fault.
     pub fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
         while self.outcome.is_none() {
-            let frame = match Pin::new(&mut self.body).poll_frame(context) {
-                Poll::Ready(frame) => frame,
+            let outcome = match Pin::new(&mut self.body).poll_frame(context) {
+                Poll::Ready(None) => Some(Ok(())),
+                Poll::Ready(Some(Err(error))) => {
+                    self.failed = Some(error);
+                    Some(Err(BodyFault::Incomplete))
+                }
+                Poll::Ready(Some(Ok(frame))) => self.add(frame),
                 Poll::Pending => {
                     ready!(self.time_left.as_mut().poll(context));
-                    self.outcome = Some(Err(BodyFault::TooSlow));
-                    break;
+                    Some(Err(BodyFault::TooSlow))
                 }
             };
-            self.outcome = match frame {
-                None => Some(Ok(())),
-                Some(Err(_)) => Some(Err(BodyFault::Incomplete)),
-                Some(Ok(frame)) => self.add(frame),
-            };
+            self.took = self.began.elapsed();
+            // A body of empty frames may always be ready, and never end.
+            let is_late = self.took > self.limits.time();
+            self.outcome = outcome.or_else(|| is_late.then_some(Err(BodyFault::TooSlow)));
         }
         Poll::Ready(())
     }
@@ -91,7 +101,7 @@ impl BodyRead {
         match frame.into_data() {
             Ok(data) => {
                 self.read.extend_from_slice(&data);
-                (self.read.len() > self.most).then_some(Err(BodyFault::TooLarge))
+                (self.read.len() > self.limits.most_bytes()).then_some(Err(BodyFault::TooLarge))
             }
             Err(frame) => {
                 self.trailers = frame.into_trailers().ok();
@@ -106,13 +116,14 @@ impl BodyRead {
         let read = self.read.freeze();
         let outcome = self.outcome.unwrap_or(Err(BodyFault::TooSlow));
         let seen = outcome.map(|()| read.clone());
-        let buffered = BufferedBody::new(seen, self.began.elapsed());
+        let buffered = BufferedBody::new(seen, self.took);
         request.extensions_mut().insert(buffered);
         let body: &mut dyn Any = request.body_mut();
         if let Some(place) = body.downcast_mut::<Body>() {
             *place = Body::new(GivenBack {
                 read: (!read.is_empty()).then_some(read),
                 trailers: self.trailers,
+                failed: self.failed,
                 rest: self.body,
             });
         }
@@ -125,6 +136,7 @@ impl BodyRead {
 struct GivenBack {
     read: Option<Bytes>,
     trailers: Option<HeaderMap>,
+    failed: Option<axum::Error>,
     rest: Body,
 }
 
@@ -142,11 +154,16 @@ impl HttpBody for GivenBack {
         if let Some(trailers) = self.trailers.take() {
             return Poll::Ready(Some(Ok(Frame::trailers(trailers))));
         }
+        // A body of hyper ends after its error, and would seem to be whole.
+        if let Some(error) = self.failed.take() {
+            return Poll::Ready(Some(Err(error)));
+        }
         Pin::new(&mut self.rest).poll_frame(context)
     }
 
     fn is_end_stream(&self) -> bool {
-        self.read.is_none() && self.trailers.is_none() && self.rest.is_end_stream()
+        let has_more = self.read.is_some() || self.trailers.is_some() || self.failed.is_some();
+        !has_more && self.rest.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {

@@ -21,12 +21,12 @@ use tokio::{
     sync::mpsc,
 };
 use tollgate::{
-    Key, Policy, Quota, RateLimitLayer,
+    Key, Policy, Quota, RateLimitLayer, RequestHead,
     builder::RateLimitLayerBuilder,
     clock::{Clock, Timestamp},
     extract::{BodyFault, BodyLimits, Extracted, FromBody, Global, Header, KeyExtractor},
     rejection::{Reason, Rejection},
-    rules::{OnMissingKey, Rule},
+    rules::{OnMissingKey, Rule, RuleMode},
 };
 use tower::{Layer, ServiceExt, service_fn};
 
@@ -117,6 +117,8 @@ async fn body_that_is_not_what_it_should_be_is_rejected_even_if_the_rule_skips()
         (JSON, r#"{"email":1e999}"#),
         (JSON, "\u{feff}{\"email\":\"ada\"}"),
         (JSON, &deep),
+        // It is also a form, of another name.
+        ("application/json, application/x-www-form-urlencoded", BOTH),
         (FORM, "email=ada&email=bob"),
         (FORM, "email=ada&em%61il="),
     ] {
@@ -133,6 +135,29 @@ async fn body_that_is_not_what_it_should_be_is_rejected_even_if_the_rule_skips()
         assert_eq!(response.status(), 400);
         assert_eq!(fault(&response), Some(BodyFault::Malformed));
     }
+}
+
+// Regression: the layer counted the name in the JSON document, while the handler read that in the form.
+#[tokio::test]
+async fn body_that_handlers_may_read_in_another_way_is_rejected() {
+    let layer = layer([plenty().key(FromBody::json("/email").or_form("email"))]);
+    for (name, value) in [
+        ("content-type", FORM),
+        ("content-encoding", "deflate"),
+        ("content-encoding", "identity, gzip"),
+    ] {
+        for kind in [JSON, FORM] {
+            let mut twice = request(kind, Body::from(BOTH));
+            let value = value.parse().expect("a value");
+            twice.headers_mut().append(name, value);
+            let response = call(&layer, twice).await;
+            assert_eq!(fault(&response), Some(BodyFault::Malformed), "{name}");
+        }
+    }
+    let mut plain = request(JSON, Body::from(BOTH));
+    let identity = "Identity".parse().expect("a value");
+    plain.headers_mut().append("content-encoding", identity);
+    assert_eq!(call(&layer, plain).await.status(), 200);
 }
 
 #[tokio::test]
@@ -244,6 +269,36 @@ async fn body_that_does_not_arrive_in_time_is_rejected() {
     assert_eq!(response.status(), StatusCode::REQUEST_TIMEOUT);
     assert_eq!(fault(&response), Some(BodyFault::TooSlow));
     assert_eq!(begun.elapsed().as_secs(), 3);
+}
+
+// Regression: only a body that was waited for was timed, so one of empty frames took a worker for as long as it liked.
+#[tokio::test]
+async fn body_of_empty_frames_ends_in_time() {
+    let by_email = FromBody::json("/email").within(Duration::from_millis(20));
+    let layer = layer([plenty().key(by_email)]);
+    let frames = std::iter::repeat_with(|| Ok::<_, std::io::Error>(Bytes::new()));
+    let frames = frames.take(10_000_000);
+    let (body, polls) = Watched::new(Body::from_stream(futures_util::stream::iter(frames)));
+    let response = call(&layer, request(JSON, Body::new(body))).await;
+    assert_eq!(fault(&response), Some(BodyFault::TooSlow));
+    assert!(polls.load(Ordering::SeqCst) < 10_000_000);
+}
+
+// Regression: the time of a lookup was counted as that of the body.
+#[tokio::test]
+async fn lookup_beside_a_body_takes_none_of_its_time() {
+    let by_email = FromBody::json("/email").within(Duration::from_millis(50));
+    let lookup = |_: &RequestHead<'_>| async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        Ok::<_, std::convert::Infallible>(Key::new("tenant"))
+    };
+    let looked_up = Policy::new("looked-up", Quota::per_hour(10)).key_async(lookup);
+    let layer = layer([plenty().key(by_email), looked_up]);
+    let response = send(&layer, JSON, r#"{"email":"ada"}"#).await;
+    assert_eq!(
+        (response.status(), fault(&response)),
+        (StatusCode::OK, None)
+    );
 }
 
 #[tokio::test]
@@ -411,6 +466,31 @@ async fn handler_gets_the_bytes_the_trailers_and_the_length_as_they_were_sent() 
     );
 }
 
+// Regression: the error was lost, and a body of hyper ends after it, so a part of the body passed for the whole.
+#[tokio::test]
+async fn handler_gets_the_error_of_a_body_that_breaks_off() {
+    let by_email = || FromBody::json("/email");
+    let ignoring = plenty().key(by_email().unreadable_is_absent());
+    for rule in [
+        plenty().key(by_email()).mode(RuleMode::Shadow),
+        ignoring.on_missing_key(OnMissingKey::Skip),
+    ] {
+        let service = layer([rule]).layer(service_fn(async |request: Request<Body>| {
+            let read = request.into_body().collect().await;
+            let read = read.map(http_body_util::Collected::to_bytes);
+            Ok::<_, std::convert::Infallible>(Response::new(read))
+        }));
+        let frames = [
+            Ok(Bytes::from(r#"{"amount":1"#)),
+            Err(std::io::Error::other("reset")),
+        ];
+        let broken = Body::from_stream(futures_util::stream::iter(frames));
+        let response = service.oneshot(request(JSON, broken)).await;
+        let read = response.expect("it responds").into_body().into_inner();
+        read.expect("a body").expect_err("a part of the body");
+    }
+}
+
 #[tokio::test]
 async fn two_layers_read_one_body() {
     let inner = layer([plenty().key(FromBody::json("/email"))]);
@@ -502,6 +582,7 @@ fn extractor_finds_nothing_without_a_layer_that_reads() {
 // === Tools ===
 
 const JSON: &str = "application/json";
+const BOTH: &str = r#"{"email":"mallory","more":"&email=ada&"}"#;
 const FORM: &str = "application/x-www-form-urlencoded";
 const FORM_UTF8: &str = "Application/X-WWW-Form-Urlencoded; charset=utf-8";
 
