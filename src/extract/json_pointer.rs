@@ -87,9 +87,10 @@ impl Finder<'_> {
     /// A value of the wrong type at their end.
     fn no_key<E: de::Error>(&self, kind: &str) -> Result<Extracted<String>, E> {
         if self.steps.is_empty() {
-            let message =
-                format_args!("a key that is {kind}, and neither a text nor a whole number");
-            return Err(E::custom(message));
+            // inline: in Rust 1.88, `format_args!` does not outlive its statement
+            return Err(E::custom(format_args!(
+                "a key that is {kind}, and neither a text nor a whole number"
+            )));
         }
         Ok(Extracted::Absent)
     }
