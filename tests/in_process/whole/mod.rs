@@ -1,5 +1,6 @@
-//! What holds for the whole crate: its architecture, and complete lists.
+//! What holds for the whole crate: its architecture, complete lists, its public items, its package and its documents.
 
 mod architecture;
+mod difference;
 mod lists;
 mod public_items;

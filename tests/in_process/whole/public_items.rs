@@ -3,8 +3,8 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs,
-    path::Path,
+    env, fs,
+    path::{Path, PathBuf},
 };
 
 use quote::ToTokens;
@@ -12,6 +12,8 @@ use syn::{
     Attribute, Fields, File, ImplItem, Item, ItemEnum, ItemStruct, ItemTrait, TraitItem, Type,
     UseTree, Visibility,
 };
+
+use super::difference::{Difference, REQUIRED};
 
 /// The parsed files, by the path of their module.
 type Modules = BTreeMap<Vec<String>, File>;
@@ -32,17 +34,21 @@ fn public_items_are_those_of_the_list() {
         lines.join("\n")
     });
     let list = Path::new(env!("CARGO_MANIFEST_DIR")).join(LIST);
-    let listed = fs::read_to_string(&list).unwrap_or_default();
+    let baseline = env::var_os("TOLLGATE_BASELINE").map_or_else(|| list.clone(), PathBuf::from);
+    let listed = fs::read_to_string(&baseline).expect("a readable list");
     if text == listed {
         return;
     }
     let new = Path::new(env!("CARGO_TARGET_TMPDIR")).join("public_items.txt");
     fs::write(&new, &text).expect("a writable folder");
-    let (old, now): (BTreeSet<_>, BTreeSet<_>) = (listed.lines().collect(), text.lines().collect());
-    let gone: Vec<_> = old.difference(&now).collect();
-    let added: Vec<_> = now.difference(&old).collect();
+    let difference = Difference::of(&listed, &text);
+    if baseline != list {
+        println!("compared with {}: {difference}", baseline.display());
+        assert!(!difference.is_breaking(), "{difference}");
+        return;
+    }
     panic!(
-        "the public items differ from {LIST}: added {added:#?}, gone {gone:#?}; if that is meant: cp {} {LIST}",
+        "{difference}\nif that is meant: cp {} {LIST}",
         new.display()
     );
 }
@@ -116,7 +122,10 @@ impl<'a> Surface<'a> {
     fn exported(&mut self, module: &[String], name: &str, target: &[String]) {
         if module == ["prelude"] {
             let target = target.join("::");
-            return self.line("tollgate::prelude", &format!("use {target} as {name}"));
+            return self.line(
+                &format!("tollgate::prelude::{name}"),
+                &format!("use {target}"),
+            );
         }
         let (home, item) = self.resolve(target);
         let is_new = self.seen.insert((home.clone(), name.to_owned()));
@@ -185,9 +194,14 @@ impl<'a> Surface<'a> {
         for part in &item.items {
             match part {
                 TraitItem::Fn(method) if is_shown(&method.attrs) => {
+                    let end = if method.default.is_none() {
+                        REQUIRED
+                    } else {
+                        ""
+                    };
                     self.line(
                         &format!("{path}::{}", method.sig.ident),
-                        &tokens(&method.sig),
+                        &(tokens(&method.sig) + end),
                     );
                 }
                 TraitItem::Type(part) => self.line(&format!("{path}::{}", part.ident), "type"),
