@@ -74,6 +74,8 @@
 //! | tests of your limits, without Redis | `testing` (feature `test-util`) |
 //! | warnings about misconfigurations | [`diagnosis`] |
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 pub mod acquire;
 pub mod algorithm;
 pub mod block;
@@ -171,7 +173,3 @@ struct StrictAndLeased;
 #[cfg(all(doctest, feature = "client"))]
 #[doc = include_str!("../docs/outgoing.md")]
 struct Outgoing;
-
-#[cfg(all(doctest, feature = "axum", feature = "redis"))]
-#[doc = include_str!("../DESIGN.md")]
-struct Design;

@@ -2,5 +2,7 @@
 
 mod architecture;
 mod difference;
+mod links;
 mod lists;
+mod package;
 mod public_items;
