@@ -1,8 +1,8 @@
 //! The tests that need no server: they take seconds.
 //!
 //! ```text
-//! cargo test --lib --test in_process --features test-util           with the unit tests, in less than a minute
-//! cargo test --test in_process --features test-util extract::       the tests of one room
+//! cargo test --lib --test in_process --features body,test-util           with the unit tests, in less than a minute
+//! cargo test --test in_process --features body,test-util extract::       the tests of one room
 //! ```
 
 #![expect(
