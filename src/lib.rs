@@ -156,15 +156,34 @@ struct Readme;
 #[doc = include_str!("../docs/guide.md")]
 struct Guide;
 
+/// The pages of the guide. Their code may use every feature.
 #[cfg(all(
     doctest,
     feature = "axum",
+    feature = "body",
     feature = "redis",
     feature = "rules",
     feature = "test-util"
 ))]
-#[doc = include_str!("../docs/guide/testing.md")]
-struct TestingLimits;
+mod guide {
+    #[doc = include_str!("../docs/guide/first-limit.md")]
+    struct FirstLimit;
+
+    #[doc = include_str!("../docs/guide/graphql.md")]
+    struct GraphQl;
+
+    #[doc = include_str!("../docs/guide/language-models.md")]
+    struct LanguageModels;
+
+    #[doc = include_str!("../docs/guide/login.md")]
+    struct Login;
+
+    #[doc = include_str!("../docs/guide/sockets.md")]
+    struct Sockets;
+
+    #[doc = include_str!("../docs/guide/testing.md")]
+    struct Testing;
+}
 
 #[cfg(all(doctest, feature = "axum", feature = "redis"))]
 #[doc = include_str!("../docs/consistency.md")]
