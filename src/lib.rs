@@ -166,11 +166,23 @@ struct Guide;
     feature = "test-util"
 ))]
 mod guide {
+    #[doc = include_str!("../docs/guide/behind-proxies.md")]
+    struct BehindProxies;
+
+    #[doc = include_str!("../docs/guide/browsers.md")]
+    struct Browsers;
+
+    #[doc = include_str!("../docs/guide/composition.md")]
+    struct Composition;
+
     #[doc = include_str!("../docs/guide/first-limit.md")]
     struct FirstLimit;
 
     #[doc = include_str!("../docs/guide/graphql.md")]
     struct GraphQl;
+
+    #[doc = include_str!("../docs/guide/handlers.md")]
+    struct Handlers;
 
     #[doc = include_str!("../docs/guide/language-models.md")]
     struct LanguageModels;
@@ -183,6 +195,9 @@ mod guide {
 
     #[doc = include_str!("../docs/guide/testing.md")]
     struct Testing;
+
+    #[doc = include_str!("../docs/guide/tiers.md")]
+    struct Tiers;
 }
 
 #[cfg(all(doctest, feature = "axum", feature = "redis"))]
