@@ -190,6 +190,12 @@ mod guide {
     #[doc = include_str!("../docs/guide/login.md")]
     struct Login;
 
+    #[doc = include_str!("../docs/guide/moving.md")]
+    struct Moving;
+
+    #[doc = include_str!("../docs/guide/options.md")]
+    struct Options;
+
     #[doc = include_str!("../docs/guide/sockets.md")]
     struct Sockets;
 

@@ -2,6 +2,7 @@
 
 mod architecture;
 mod difference;
+mod docs;
 mod links;
 mod lists;
 mod package;
