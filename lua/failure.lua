@@ -28,7 +28,10 @@ if stored then
     return redis.error_reply('WRONGTYPE the key of the ban holds another value')
   end
   local bans, forgiven_at = struct.unpack('>I1', stored, 12), struct.unpack('>I7', stored, 20)
-  if now < forgiven_at and forgiven_at < now + 2 ^ 50 then
+  if forgiven_at < 10 ^ 15 or forgiven_at > now + 2 ^ 50 then
+    return redis.error_reply('WRONGTYPE the key of the ban holds another value')
+  end
+  if now < forgiven_at then
     count = bans
   end
 end

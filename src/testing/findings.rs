@@ -6,7 +6,7 @@ use http::{HeaderMap, Response, StatusCode, header::RETRY_AFTER};
 
 use crate::{
     clock::whole_seconds,
-    decision::{Decision, Outcome, PolicyName},
+    decision::{Decision, Outcome, PolicyName, PolicyState},
     rejection::{Reason, Rejection},
 };
 
@@ -29,6 +29,7 @@ impl Checked for Decision {
             decision: Some(self),
             rejection: None,
             head: None,
+            states: Vec::new(),
         }
     }
 }
@@ -41,6 +42,7 @@ impl<B> Checked for Response<B> {
             decision: rejection.and_then(Rejection::decision),
             rejection,
             head: Some((self.status(), self.headers())),
+            states: Vec::new(),
         }
     }
 }
@@ -53,12 +55,20 @@ pub struct Findings<'a> {
     decision: Option<&'a Decision>,
     rejection: Option<&'a Rejection>,
     head: Option<(StatusCode, &'a HeaderMap)>,
+    /// The states of policies that are known without a decision.
+    states: Vec<&'a PolicyState>,
 }
 
 impl<'a> Findings<'a> {
     /// Returns what is found in a result.
     pub fn of(result: &'a (impl Checked + ?Sized)) -> Self {
         result.findings()
+    }
+
+    /// Adds the states of the policies that decided.
+    pub(super) fn with_states(mut self, states: impl Iterator<Item = &'a PolicyState>) -> Self {
+        self.states.extend(states);
+        self
     }
 
     /// As the macro of this name.
@@ -156,6 +166,10 @@ impl<'a> Findings<'a> {
                 None => decision.narrowest(),
             };
             return Some(state?.usage()?.remaining);
+        }
+        let is_meant = |state: &&&PolicyState| policy == Some(state.policy().as_str());
+        if let Some(state) = self.states.iter().find(is_meant) {
+            return Some(state.usage()?.remaining);
         }
         let (_, headers) = self.head?;
         let narrowest = || {

@@ -114,7 +114,9 @@ impl Replayed {
 
 impl Checked for Replayed {
     fn findings(&self) -> Findings<'_> {
-        self.response.findings()
+        self.response
+            .findings()
+            .with_states(self.counts.iter().map(Count::state))
     }
 }
 

@@ -958,7 +958,7 @@ async fn server_counts_by_its_own_time() {
 
 const ACQUIRE_HASH: &str = "bd1eeb3530429db5fd8944cf59f7e61f1ab0e2b8";
 const ADAPT_HASH: &str = "85f3a2c56601b28bc9cb8fbfc823d503a7ec9d0b";
-const FAILURE_HASH: &str = "cec2a7275df2ecb15b4f7c857f9b04022543ef42";
+const FAILURE_HASH: &str = "81ae421ba53ea9146c8e12fefb539844b08f3201";
 const PAUSE_HASH: &str = "6ca9f323ad1f51099cb266fad146059e52f71c91";
 const RELEASE_HASH: &str = "fb98ba2cb29dbaf3314e30feafc1b012eab39a84";
 const RULES_HASH: &str = "32d1270a0dd051bd5567f52ff8941d9f197a7b3b";

@@ -16,7 +16,7 @@ use tollgate::{
     decision::{CountedBy, DeniedBy, Retry},
     extract::Header,
     memory::MemoryStore,
-    policy::{BanRecord, Penalty},
+    policy::{Backoff, BanRecord, Penalty},
     remote::{RedisStore, Script},
     rules::RuleMode,
 };
@@ -292,6 +292,16 @@ async fn foreign_value_in_place_of_a_ban_is_an_error_and_nothing_is_charged() {
         let error = limiter.ban_status(&policy, charge.key()).await;
         let error = error.expect_err("it is foreign");
         assert_eq!(error.kind(), ErrorKind::ForeignValue, "{words:?}");
+        // Regression: a failure overwrote it.
+        let delayed = policy
+            .clone()
+            .backoff(Backoff::doubling(SECOND, 8 * SECOND));
+        let error = limiter.count_failure(&delayed, charge.key()).await;
+        let error = error.expect_err("it is foreign");
+        assert!(
+            error.to_string().contains("another value"),
+            "{words:?}: {error}"
+        );
         assert_eq!(server.keys(), [key], "{words:?}");
     }
     server.command(&["DEL", key]);

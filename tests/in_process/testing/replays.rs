@@ -69,6 +69,8 @@ fn time_moves_from_request_to_request() {
     assert_limited!(replay[3], "login", SECOND);
     assert_allowed!(replay[4]);
     assert_remaining!(replay[0], 1);
+    // The headers of the response name no policy.
+    assert_remaining!(replay[0], "login", 1);
     assert_eq!(replay[6].at(), 90 * SECOND);
     let line = "29 s POST /login: 429 Too Many Requests, rate limit login exceeded, retry in 1 second; login 203.0.113.7 0/2";
     assert_eq!(replay[3].to_string(), line);

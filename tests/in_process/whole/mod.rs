@@ -3,7 +3,6 @@
 mod architecture;
 mod difference;
 mod docs;
-mod links;
 mod lists;
 mod package;
 mod public_items;
