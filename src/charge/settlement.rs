@@ -231,7 +231,7 @@ impl Settlement {
 
 // === Actual ===
 
-/// What a request cost in the end, and what its end does to its key.
+/// Cost of a request in the end, and the effect of its end on its key.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Actual {
     pub units: u64,
@@ -247,7 +247,7 @@ impl From<u64> for Actual {
     }
 }
 
-/// What the end of a request does to its key, besides the correction of the charge.
+/// Effect of the end of a request on its key, besides the correction of the charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KeyEffect {
     /// Everything that has counted is cleared, the charge too.

@@ -10,7 +10,7 @@ use crate::{
     task::Mutex,
 };
 
-/// What a store does for the breaker in front of it.
+/// Part of a store that serves the breaker in front of it.
 #[derive(Clone)]
 pub(super) struct BreakerSide {
     /// The longest time of an operation.

@@ -1,4 +1,4 @@
-//! What assertions find in a response or a decision.
+//! Findings of assertions in a response or a decision.
 
 use std::{fmt, time::Duration};
 

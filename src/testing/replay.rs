@@ -104,7 +104,7 @@ struct Replaying {
 
 type Sending = ResponseFuture<Handler, ()>;
 
-/// What each policy decided, and how long the request has to wait in a queue.
+/// Decision of each policy, and how long the request has to wait in a queue.
 struct Decided {
     counts: Vec<Count>,
     delay: Option<Duration>,

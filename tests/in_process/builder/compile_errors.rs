@@ -1,4 +1,4 @@
-//! What the compiler shows for wrong uses: our own sentences, which name what to write instead.
+//! Messages of the compiler for wrong uses: our own sentences, which name what to write instead.
 //!
 //! `rustc` runs twice over small files against the library that this test was built with, for a second in all.
 

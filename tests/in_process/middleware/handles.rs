@@ -1,4 +1,4 @@
-//! What handlers extract from the requests of a layer, and the responses that they make of rejections.
+//! Values that handlers extract from the requests of a layer, and the responses that they make of rejections.
 
 use std::convert::Infallible;
 

@@ -92,7 +92,7 @@ async fn open_sockets_hold_their_slots_and_the_third_gets_429() {
     for _ in 0..3 {
         assert_eq!(open_socket(server).await.0, "429");
     }
-    // It says goodbye: a masked close frame without a reason.
+    // The client closes: a masked close frame without a reason.
     let mut closing = closing;
     send(&mut closing, "\u{8}").await;
     drop(closing);

@@ -1,4 +1,4 @@
-//! What holds for the whole crate: its architecture, complete lists, its public items, its package and its documents.
+//! Tests of the whole crate: its architecture, complete lists, its public items, its package and its documents.
 
 mod architecture;
 mod difference;

@@ -1,4 +1,4 @@
-//! What must compile, so that the errors of `wrong.rs` are its own.
+//! Code that must compile, so that the errors of `wrong.rs` are its own.
 
 use tollgate::{Key, Policy, Quota, RateLimitLayer, extract::PeerIp};
 use tower::Layer;
