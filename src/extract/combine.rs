@@ -115,7 +115,7 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for And<A, B> {
     }
 
     fn body_limits(&self) -> Option<BodyLimits> {
-        larger(self.first.body_limits(), self.second.body_limits())
+        BodyLimits::larger(self.first.body_limits(), self.second.body_limits())
     }
 
     fn body_fault(&self, head: &RequestHead<'_>) -> Option<BodyFault> {
@@ -256,7 +256,7 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for OrElse<A, B> {
     }
 
     fn body_limits(&self) -> Option<BodyLimits> {
-        larger(self.first.body_limits(), self.second.body_limits())
+        BodyLimits::larger(self.first.body_limits(), self.second.body_limits())
     }
 
     /// Asks the extractor that was used.
@@ -276,14 +276,6 @@ fn challenge_list(first: Option<HeaderValue>, second: Option<HeaderValue>) -> Op
     };
     let both = [first.as_bytes(), second.as_bytes()].join(&b", "[..]);
     HeaderValue::from_bytes(&both).ok()
-}
-
-/// Returns limits that serve both.
-fn larger(first: Option<BodyLimits>, second: Option<BodyLimits>) -> Option<BodyLimits> {
-    match (first, second) {
-        (Some(first), Some(second)) => Some(first.max(second)),
-        (first, second) => first.or(second),
-    }
 }
 
 // === CoLocatedWith ===
@@ -332,7 +324,7 @@ impl<E: KeyExtractor, O: KeyExtractor> KeyExtractor for CoLocatedWith<E, O> {
     }
 
     fn body_limits(&self) -> Option<BodyLimits> {
-        larger(self.extractor.body_limits(), self.other.body_limits())
+        BodyLimits::larger(self.extractor.body_limits(), self.other.body_limits())
     }
 
     fn body_fault(&self, head: &RequestHead<'_>) -> Option<BodyFault> {

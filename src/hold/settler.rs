@@ -110,14 +110,14 @@ impl Settler {
         let (policy, key) = (charge.policy(), charge.key());
         let (done, undone) = match effect {
             KeyEffect::Cleared => (self.store.reset(policy, key), "failures were not cleared"),
-            KeyEffect::Failed if policy.failure_penalty().is_some() => {
+            KeyEffect::Failed => {
                 let counted = self.store.count_failure(policy, key);
                 (
                     counted.map(|until| until.map(drop)),
                     "no delay began after a failure",
                 )
             }
-            KeyEffect::Failed | KeyEffect::Nothing => return StoreFuture::ready(Ok(())),
+            KeyEffect::Nothing => return StoreFuture::ready(Ok(())),
         };
         let (settler, policy) = (Arc::clone(self), *policy.name());
         done.map(move |result| {

@@ -84,33 +84,32 @@ impl RateLimitInfo {
     /// if no count is available.
     #[must_use]
     pub fn narrowest(&self) -> Option<&PolicyState> {
-        self.narrowest_at().map(|(state, _)| state)
+        self.narrowest_decision()?.narrowest()
     }
 
     /// Returns the limit of the narrowest policy: the units that can be taken at once.
     #[must_use]
     pub fn limit(&self) -> Option<u64> {
-        Some(self.narrowest()?.usage()?.limit)
+        self.narrowest_decision()?.limit()
     }
 
     /// Returns the units that the narrowest policy has left.
     #[must_use]
     pub fn remaining(&self) -> Option<u64> {
-        Some(self.narrowest()?.usage()?.remaining)
+        self.narrowest_decision()?.remaining()
     }
 
     /// Returns the time at which the narrowest policy is at full quota again, without further requests, by the wall clock.
     #[must_use]
     pub fn reset_at(&self) -> Option<Timestamp> {
-        let (state, decision) = self.narrowest_at()?;
-        Some(decision.wall_time(state.usage()?.reset_at))
+        let decision = self.narrowest_decision()?;
+        Some(decision.wall_time(decision.narrowest()?.usage()?.reset_at))
     }
 
     /// Returns the time from the decision to [`reset_at`](Self::reset_at), by the clock of the store.
     #[must_use]
     pub fn reset_after(&self) -> Option<Duration> {
-        let (state, decision) = self.narrowest_at()?;
-        Some(state.usage()?.reset_at.since(decision.decided_at()))
+        self.narrowest_decision()?.reset_after()
     }
 
     /// Returns the counter of the innermost layer's decision.
@@ -126,10 +125,10 @@ impl RateLimitInfo {
         counted_by.any(|who| matches!(who, CountedBy::Fallback | CountedBy::Uncounted))
     }
 
-    fn narrowest_at(&self) -> Option<(&PolicyState, &Decision)> {
-        let narrowest = |decision| Some((Decision::narrowest(decision)?, decision));
-        let narrowest = self.decisions.iter().filter_map(narrowest);
-        narrowest.min_by_key(|(state, _)| state.headroom())
+    fn narrowest_decision(&self) -> Option<&Decision> {
+        let headroom = |decision| Some((Decision::narrowest(decision)?.headroom(), decision));
+        let counted = self.decisions.iter().filter_map(headroom);
+        Some(counted.min_by_key(|(headroom, _)| *headroom)?.1)
     }
 }
 

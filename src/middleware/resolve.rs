@@ -108,16 +108,11 @@ impl Resolution {
 
     /// Returns how much of the body is needed; `None` if none is. From then on it counts as read.
     pub fn begin_body(&mut self, rules: &[Rule]) -> Option<BodyLimits> {
-        let mut needed: Option<BodyLimits> = None;
+        let mut needed = None;
         for (rule, key) in rules.iter().zip(&mut self.keys) {
             if matches!(key, KeyResolution::NeedsBody) {
                 *key = KeyResolution::BodyRead;
-                let limits = rule.body_limits();
-                needed = needed
-                    .zip(limits)
-                    .map(|(one, other)| one.max(other))
-                    .or(needed)
-                    .or(limits);
+                needed = BodyLimits::larger(needed, rule.body_limits());
             }
         }
         needed

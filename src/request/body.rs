@@ -58,13 +58,15 @@ impl BodyLimits {
         self.within
     }
 
-    /// Returns limits that serve both.
-    #[must_use]
-    pub(crate) fn max(self, other: Self) -> Self {
-        Self {
-            bytes: self.bytes.max(other.bytes),
-            within: self.within.max(other.within),
-        }
+    /// Returns limits that serve both; `None` if neither needs a body.
+    pub(crate) fn larger(one: Option<Self>, other: Option<Self>) -> Option<Self> {
+        let (Some(first), Some(second)) = (one, other) else {
+            return one.or(other);
+        };
+        Some(Self {
+            bytes: first.bytes.max(second.bytes),
+            within: first.within.max(second.within),
+        })
     }
 }
 

@@ -346,10 +346,7 @@ impl Rule {
             Some(KeySource::Extractor(extractor)) => extractor.body_limits(),
             Some(KeySource::Lookup(_)) | None => None,
         };
-        match (of_key, of_cost) {
-            (Some(key), Some(cost)) => Some(key.max(cost)),
-            (key, cost) => key.or(cost),
-        }
+        BodyLimits::larger(of_key, of_cost)
     }
 
     /// Whether a charge may need a lookup or the body, or have another quota.
