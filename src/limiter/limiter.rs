@@ -287,8 +287,12 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// The error of the store, if it could not count it. While Redis is unavailable, this instance counts it.
+    /// [`ErrorKind::InvalidPolicy`] for an unusable policy, and the error of the store, if it could not count the failure. While
+    /// Redis is unavailable, this instance counts it.
     pub fn count_failure(&self, policy: &Policy, key: &Key) -> StoreFuture<Option<Timestamp>> {
+        if let Err(error) = policy.validate() {
+            return StoreFuture::ready(Err(error));
+        }
         self.store.count_failure(policy, key)
     }
 

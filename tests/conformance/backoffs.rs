@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tollgate::{
-    Key, Policy, Quota, RateLimiter,
+    ErrorKind, Key, Policy, Quota, RateLimiter,
     decision::{DeniedBy, Retry},
     memory::MemoryStore,
     policy::Backoff,
@@ -19,6 +19,7 @@ on_every_store! { backoffs, std::convert::identity, {
     failure_during_a_delay_begins_the_next_one
     keys_and_policies_are_delayed_apart
     policy_without_a_backoff_counts_no_failures
+    unusable_backoff_is_an_error
     clock_that_is_set_back_prolongs_a_delay_by_the_longest_at_most
     random_failures_are_delayed_as_in_process
 } }
@@ -136,6 +137,18 @@ async fn policy_without_a_backoff_counts_no_failures(place: Place) {
     let counted = limiter.count_failure(&policy, &ada()).await;
     assert_eq!(counted.expect("it responds"), None);
     assert!(check(&limiter, &[policy.charge(ada())]).await.is_allowed());
+}
+
+/// Regression: the times were taken as they are.
+async fn unusable_backoff_is_an_error(place: Place) {
+    let limiter = place.limiter(&[]);
+    for time in [Duration::ZERO, Duration::MAX] {
+        let policy =
+            Policy::new("wrong", Quota::per_hour(1)).backoff(Backoff::doubling(time, time));
+        let counted = limiter.count_failure(&policy, &ada()).await;
+        let error = counted.expect_err("its times are unusable");
+        assert_eq!(error.kind(), ErrorKind::InvalidPolicy);
+    }
 }
 
 async fn clock_that_is_set_back_prolongs_a_delay_by_the_longest_at_most(place: Place) {
