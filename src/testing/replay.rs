@@ -25,15 +25,14 @@ use crate::{
 
 use super::{
     replayed::{Count, Replay, Replayed},
-    test_request::TestRequest,
+    test_request::{TestBody, TestRequest},
 };
 
 /// Sends requests through limits, each at its time, and returns what became of each.
 ///
 /// Nothing waits, and nothing is asked of a server: the limits count in this process by a clock that moves from request to
 /// request, and begins at 2024-01-01T00:00:00Z. A store or a limiter that the builder has is left out, so that the builder of
-/// your service can be tested as it is. Requests have no body, so a rule that
-/// [reads it](crate::extract::KeyExtractor::body_limits) rejects them with 500.
+/// your service can be tested as it is.
 ///
 /// # Examples
 ///
@@ -102,7 +101,7 @@ struct Replaying {
     runtime: Option<Runtime>,
 }
 
-type Sending = ResponseFuture<Handler, ()>;
+type Sending = ResponseFuture<Handler, TestBody>;
 
 /// Decision of each policy, and how long the request has to wait in a queue.
 struct Decided {
@@ -146,9 +145,9 @@ impl Replaying {
         self.end_until(self.now);
         let head = &request.request;
         let name = format!("{} {}", head.method(), head.uri());
-        let handler = Handler(request.status);
+        let (handler, lasting) = (Handler(request.status), request.lasting);
         let entered = self.runtime.as_ref().map(Runtime::enter);
-        let mut sending = Box::pin(self.layer.layer(handler).call(request.request));
+        let mut sending = Box::pin(self.layer.layer(handler).call(request.into_request()));
         let context = &mut Context::from_waker(Waker::noop());
         let polled = sending.as_mut().poll(context);
         drop(entered);
@@ -159,7 +158,7 @@ impl Replaying {
         let response = match (polled, delay) {
             (Poll::Ready(Ok(response)), _) => {
                 let (head, body) = response.into_parts();
-                self.open.push((self.now + request.lasting, body));
+                self.open.push((self.now + lasting, body));
                 self.end_until(self.now);
                 Response::from_parts(head, ())
             }
@@ -220,7 +219,7 @@ fn counts(charges: &[Charge<'_>], decision: &Decision) -> Vec<Count> {
 #[derive(Clone, Copy, Debug)]
 struct Handler(StatusCode);
 
-impl Service<Request<()>> for Handler {
+impl Service<Request<TestBody>> for Handler {
     type Response = Response<()>;
     type Error = Infallible;
     type Future = Ready<Result<Response<()>, Infallible>>;
@@ -229,7 +228,7 @@ impl Service<Request<()>> for Handler {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, _: Request<()>) -> Self::Future {
+    fn call(&mut self, _: Request<TestBody>) -> Self::Future {
         let mut response = Response::new(());
         *response.status_mut() = self.0;
         ready(Ok(response))

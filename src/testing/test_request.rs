@@ -5,7 +5,15 @@ use std::{
     time::Duration,
 };
 
+#[cfg(feature = "body")]
+use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method, Request, StatusCode};
+
+/// The body of a replayed request: one that the layer can read, if it reads any.
+#[cfg(feature = "body")]
+pub(super) type TestBody = axum::body::Body;
+#[cfg(not(feature = "body"))]
+pub(super) type TestBody = ();
 
 /// A request for [`replay`](super::replay), with the time at which it comes.
 ///
@@ -24,6 +32,8 @@ use http::{HeaderName, HeaderValue, Method, Request, StatusCode};
 #[must_use = "a request does nothing until it is replayed"]
 pub struct TestRequest {
     pub(super) request: Request<()>,
+    #[cfg(feature = "body")]
+    body: Bytes,
     pub(super) after: Duration,
     pub(super) lasting: Duration,
     pub(super) status: StatusCode,
@@ -93,6 +103,23 @@ impl TestRequest {
         self
     }
 
+    /// Sets the body, for rules that [read it](crate::extract::KeyExtractor::body_limits). Needs the feature `body`.
+    ///
+    /// Default: empty. A form needs its `Content-Type`, too: `.header("content-type", "application/x-www-form-urlencoded")`.
+    #[cfg(feature = "body")]
+    pub fn body(mut self, body: impl Into<Bytes>) -> Self {
+        self.body = body.into();
+        self
+    }
+
+    /// Returns the request as the layer gets it.
+    pub(super) fn into_request(self) -> Request<TestBody> {
+        #[cfg(feature = "body")]
+        return self.request.map(|()| TestBody::from(self.body));
+        #[cfg(not(feature = "body"))]
+        self.request
+    }
+
     /// Sets the time since the request before it.
     ///
     /// Default: none.
@@ -122,6 +149,8 @@ impl From<Request<()>> for TestRequest {
     fn from(request: Request<()>) -> Self {
         Self {
             request,
+            #[cfg(feature = "body")]
+            body: Bytes::new(),
             after: Duration::ZERO,
             lasting: Duration::ZERO,
             status: StatusCode::OK,

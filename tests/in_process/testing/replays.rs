@@ -257,3 +257,44 @@ skip: { path: /health }
         assert_eq!(result.is_allowed(), *is_allowed, "{replay}");
     }
 }
+
+#[cfg(feature = "body")]
+#[test]
+fn login_by_the_body_is_replayed() {
+    use tollgate::{extract::FromBody, policy::Backoff};
+
+    let name = FromBody::json("/name").or_form("name").ignore_case();
+    let limits = RateLimitLayer::builder().policy(
+        Policy::new("login", Quota::per_hour(5))
+            .backoff(Backoff::doubling(SECOND, 900 * SECOND))
+            .key(name.and(PeerIp))
+            .count_failures()
+            .clear_on_success(),
+    );
+    let guess = |body: &str| {
+        let body = body.to_owned();
+        login().body(body).answered(StatusCode::UNAUTHORIZED)
+    };
+    let form = "application/x-www-form-urlencoded";
+    let ada = r#"{"name":"Ada"}"#;
+    let requests = [
+        guess(ada),
+        guess("name=ada").header("content-type", form),
+        guess(ada).after(SECOND),
+        login().body(ada).after(2 * SECOND),
+        guess(ada),
+        guess(ada).after(SECOND),
+        guess(r#"{"name":"#),
+        login(),
+    ];
+    let replay = replay(limits, requests).expect("usable limits");
+    assert_eq!(
+        replay.allowed(),
+        [true, false, true, true, true, true, false, false],
+        "{replay}"
+    );
+    assert_limited!(replay[1], "login", 1);
+    for unread in [&replay[6], &replay[7]] {
+        assert_eq!(unread.response().status(), StatusCode::BAD_REQUEST);
+    }
+}
