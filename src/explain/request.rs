@@ -200,7 +200,7 @@ pub enum RuleFinding {
     LookupFailed,
     /// The request has no key, and the rule rejects such requests.
     MissingKey,
-    /// The key is in the body of the request, which an explanation does not have.
+    /// The key or the cost is in the body of the request, which an explanation does not have.
     NeedsBody,
     /// The rule's conditions (`when`, `unless`) do not match the request.
     NotMatched,
@@ -302,7 +302,7 @@ impl fmt::Display for RuleExplanation {
             RuleFinding::Forbidden { tier } => write!(f, "tier {tier} has no access")?,
             RuleFinding::LookupFailed => f.write_str("the lookup of the key failed")?,
             RuleFinding::MissingKey => f.write_str("the request has no key")?,
-            RuleFinding::NeedsBody => f.write_str("the key is in the body")?,
+            RuleFinding::NeedsBody => f.write_str("its key or its cost is in the body")?,
             RuleFinding::NotMatched => f.write_str("its conditions do not match")?,
             RuleFinding::Off => f.write_str("off")?,
             RuleFinding::Skipped => f.write_str("not counted, since the request has no key")?,
@@ -340,6 +340,9 @@ async fn find_charges(
     }
     if !rule.matchers.counts(head) {
         return Err((RuleFinding::NotMatched, false));
+    }
+    if rule.needs_body(head) {
+        return Err((RuleFinding::NeedsBody, false));
     }
     let key = find_key(rule, head, deadline).await.map_err(|finding| {
         let denies = setting.is_enforced() && !matches!(finding, RuleFinding::Skipped);
@@ -379,9 +382,6 @@ async fn find_key(
     deadline: Duration,
 ) -> Result<Key, RuleFinding> {
     let (found, default, missing) = match &rule.source {
-        Some(KeySource::Extractor(extractor)) if extractor.body_limits().is_some() => {
-            return Err(RuleFinding::NeedsBody);
-        }
         Some(KeySource::Extractor(extractor)) => {
             let default = || extractor.default_key(head);
             let default = rule.missing.is_none().then(default).flatten();

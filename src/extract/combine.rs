@@ -118,6 +118,10 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for And<A, B> {
         BodyLimits::larger(self.first.body_limits(), self.second.body_limits())
     }
 
+    fn needs_body(&self, head: &RequestHead<'_>) -> bool {
+        self.first.needs_body(head) || self.second.needs_body(head)
+    }
+
     fn body_fault(&self, head: &RequestHead<'_>) -> Option<BodyFault> {
         let first = self.first.body_fault(head);
         first.or_else(|| self.second.body_fault(head))
@@ -259,6 +263,12 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for OrElse<A, B> {
         BodyLimits::larger(self.first.body_limits(), self.second.body_limits())
     }
 
+    /// The second extractor needs it only if the first key is absent.
+    fn needs_body(&self, head: &RequestHead<'_>) -> bool {
+        let is_second = || self.first.extract(head) == Extracted::Absent;
+        self.first.needs_body(head) || self.second.needs_body(head) && is_second()
+    }
+
     /// Asks the extractor that was used.
     fn body_fault(&self, head: &RequestHead<'_>) -> Option<BodyFault> {
         match self.first.extract(head) {
@@ -325,6 +335,10 @@ impl<E: KeyExtractor, O: KeyExtractor> KeyExtractor for CoLocatedWith<E, O> {
 
     fn body_limits(&self) -> Option<BodyLimits> {
         BodyLimits::larger(self.extractor.body_limits(), self.other.body_limits())
+    }
+
+    fn needs_body(&self, head: &RequestHead<'_>) -> bool {
+        self.extractor.needs_body(head) || self.other.needs_body(head)
     }
 
     fn body_fault(&self, head: &RequestHead<'_>) -> Option<BodyFault> {

@@ -93,6 +93,15 @@ pub trait KeyExtractor: Send + Sync + 'static {
         None
     }
 
+    /// Returns whether [`extract`](Self::extract) needs the body of this request.
+    ///
+    /// Default: of every request, if there are [`body_limits`](Self::body_limits). One that finds the keys of some requests in their
+    /// heads returns `false` for these, so that their bodies are not read. Extractors that wrap another one forward the call.
+    fn needs_body(&self, head: &RequestHead<'_>) -> bool {
+        let _ = head;
+        self.body_limits().is_some()
+    }
+
     /// Returns the reason why the key is ambiguous, if the body could not be read.
     ///
     /// Default: `None`. Extractors that wrap another one forward the call.
@@ -263,6 +272,10 @@ macro_rules! forward_body_to {
     ($this:ident => $wrapped:expr) => {
         fn body_limits(&$this) -> Option<$crate::extract::BodyLimits> {
             $wrapped.body_limits()
+        }
+
+        fn needs_body(&$this, head: &RequestHead<'_>) -> bool {
+            $wrapped.needs_body(head)
         }
 
         fn body_fault(&$this, head: &RequestHead<'_>) -> Option<$crate::extract::BodyFault> {

@@ -213,7 +213,7 @@ impl KeyResolution {
     ) -> Result<(), Rejection> {
         let caller = match mem::replace(self, Self::Done) {
             Self::New if setting.is_off() || !rule.counts(head) => return Ok(()),
-            Self::New if rule.body_limits().is_some() => {
+            Self::New if rule.needs_body(head) => {
                 *self = Self::NeedsBody;
                 return Ok(());
             }

@@ -349,6 +349,15 @@ impl Rule {
         BodyLimits::larger(of_key, of_cost)
     }
 
+    /// Whether the key or the cost of this request needs its body.
+    pub(crate) fn needs_body(&self, head: &RequestHead<'_>) -> bool {
+        let key_does = || match &self.source {
+            Some(KeySource::Extractor(extractor)) => extractor.needs_body(head),
+            Some(KeySource::Lookup(_)) | None => false,
+        };
+        self.matchers.body_limits().is_some() || key_does()
+    }
+
     /// Whether a charge may need a lookup or the body, or have another quota.
     pub(crate) fn needs_lookups(&self) -> bool {
         matches!(self.source, Some(KeySource::Lookup(_)))

@@ -12,7 +12,7 @@ use std::{
 
 use axum::{Router, body::Body, routing::post};
 use bytes::Bytes;
-use http::{HeaderMap, Request, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::BodyExt;
 use tokio::{
@@ -24,6 +24,7 @@ use tollgate::{
     Key, Policy, Quota, RateLimitLayer, RequestHead,
     builder::RateLimitLayerBuilder,
     clock::{Clock, Timestamp},
+    explain::{RuleExplanation, RuleFinding},
     extract::{BodyFault, BodyLimits, Extracted, FromBody, Global, Header, KeyExtractor},
     rejection::{Reason, Rejection},
     rules::{OnMissingKey, Rule, RuleMode},
@@ -351,6 +352,67 @@ async fn body_of_a_request_that_no_such_rule_counts_is_not_read() {
     let response = service.oneshot(request(JSON, Body::new(body))).await;
     assert_eq!(response.expect("it responds").status(), 200);
     assert_eq!(polls.load(Ordering::SeqCst), 0);
+}
+
+#[tokio::test]
+async fn body_of_a_request_whose_key_is_in_its_head_is_not_read() {
+    let user = || Header::new("x-user").or_else(FromBody::json("/email").limit(50));
+    let layers = [
+        layer([plenty().key(user())]),
+        layer([plenty().key(Global.and(user()))]),
+        layer([plenty().key(Box::new(user()) as Box<dyn KeyExtractor>)]),
+        layer([plenty().key(user().map(|key| key))]),
+    ];
+    for layer in layers {
+        let (body, polls) = Watched::new(Body::from("x".repeat(100)));
+        let handler = async |_: Request<Body>| Ok::<_, std::convert::Infallible>(Response::new(()));
+        let mut request = request(JSON, Body::new(body));
+        let user = HeaderValue::from_static("ada");
+        request.headers_mut().insert("x-user", user);
+        let response = layer.layer(service_fn(handler)).oneshot(request).await;
+        assert_eq!(response.expect("it responds").status(), 200);
+        assert_eq!(polls.load(Ordering::SeqCst), 0);
+        assert_eq!(remaining(&send(&layer, JSON, r#"{"email":"b"}"#).await), 9);
+        let large = send(&layer, JSON, &"x".repeat(100)).await;
+        assert_eq!(large.status(), 413);
+    }
+}
+
+#[tokio::test]
+async fn explanation_states_that_a_rule_needs_the_body() {
+    let user = Header::new("x-user").or_else(FromBody::json("/email"));
+    let by_body = plenty().key(Global);
+    let by_body = by_body.cost_by_body(BodyLimits::default(), |body| body.len() as u64);
+    let other = Policy::new("other", Quota::per_hour(10)).key(user);
+    let layer = layer([by_body, other]);
+    let mut request = Request::post("/").body(()).expect("a request");
+    let explained = layer.explain(&request).await.expect("in process");
+    let findings: Vec<_> = explained
+        .rules()
+        .iter()
+        .map(RuleExplanation::finding)
+        .collect();
+    assert!(
+        matches!(
+            findings[..],
+            [RuleFinding::NeedsBody, RuleFinding::NeedsBody]
+        ),
+        "{explained}"
+    );
+    let user = HeaderValue::from_static("ada");
+    request.headers_mut().insert("x-user", user);
+    let explained = layer.explain(&request).await.expect("in process");
+    let [cost, key] = explained.rules() else {
+        panic!("{explained}");
+    };
+    assert!(
+        matches!(cost.finding(), RuleFinding::NeedsBody),
+        "{explained}"
+    );
+    assert!(
+        matches!(key.finding(), RuleFinding::Counted { .. }),
+        "{explained}"
+    );
 }
 
 #[tokio::test]
