@@ -10,7 +10,7 @@ use crate::extract::{
 use crate::extract::{PathParam, Route};
 
 use super::{
-    body_key,
+    body_field,
     fields::{self, Fields, boolean, registered, text, whole},
     node::{LocatedValue, Position, Value},
     proxies::{self, works},
@@ -87,7 +87,7 @@ fn read_with_setting(
             read_several(node, KeySpec::OrElse, or_else, reading)?
         }
         "api_key" => read_api_key(node, reading)?,
-        "body" => body_key::read(node, reading)?,
+        "body" => body_field::read_key(node, reading)?,
         "client_ip" => read_client_ip(node, reading)?,
         "cookie" => read_cookie(node, reading)?,
         "custom" => {

@@ -39,7 +39,7 @@
 //! So reading a file takes at most 64 MB, whatever it contains. Text of a file in a fault is on one line of bounded length,
 //! for example `\n` for a line break.
 
-mod body_key;
+mod body_field;
 mod decode;
 mod fault;
 mod fields;
@@ -85,8 +85,8 @@ pub use self::names::{
 };
 #[doc(hidden)]
 pub use self::spec::{
-    AdaptiveFloorSpec, AdaptiveSpec, AddressHeaderSpec, ApiKeySpec, BackoffSpec, BodyKeySpec,
-    ClientIpSpec, ClientNetworksSpec, CookieSpec, CostSpec, DefaultsSpec, KeySpec,
+    AdaptiveFloorSpec, AdaptiveSpec, AddressHeaderSpec, ApiKeySpec, BackoffSpec, BodyFieldSpec,
+    BodyKeySpec, ClientIpSpec, ClientNetworksSpec, CookieSpec, CostSpec, DefaultsSpec, KeySpec,
     LimitSettingsSpec, LimitSpec, OneOrMany, OutgoingRuleSpec, OutgoingSpec, OverrideSpec,
     PenaltySpec, ProxiesSpec, QuotaSpec, RequestSpec, RuleSetSpec, RuleSpec, TierSourceSpec,
 };

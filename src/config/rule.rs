@@ -9,6 +9,7 @@ use crate::{
 };
 
 use super::{
+    body_field,
     fault::in_words_of_files,
     fields::{self, Fields, choice, percentage, whole},
     keys,
@@ -38,6 +39,7 @@ pub(super) fn read(node: &LocatedValue, reading: &mut FileReading) -> Option<(Ru
     let costs = fields.read("costs", |node, reading| {
         Some(read_costs(node, limit, reading))
     });
+    let cost_field = fields.read("cost_field", body_field::read_cost);
     outcomes::read(&mut fields, &mut spec);
     spec.on_missing_key = fields.read("on_missing_key", choice);
     spec.mode = fields.read("mode", choice);
@@ -60,6 +62,10 @@ pub(super) fn read(node: &LocatedValue, reading: &mut FileReading) -> Option<(Ru
     for (cost, matcher) in costs.into_iter().flatten() {
         rule = rule.cost_when(matcher, cost.units);
         spec.costs.push(cost);
+    }
+    if let Some((field_spec, field)) = cost_field {
+        rule = body_field::with_cost(rule, field);
+        spec.cost_field = Some(field_spec);
     }
     if let Some((candidate, quota)) = candidate {
         rule = rule.candidate(quota);

@@ -126,6 +126,8 @@ mappings! {
         #[serde(skip_serializing_if = "Vec::is_empty")]
         #[schemars(default, with = "OneOrMany<CostSpec>")]
         costs: Vec<CostSpec>,
+        /// Field of the body whose number is the cost, such as `{ json: /max_tokens }`. Without it, and at least, `cost`.
+        cost_field?: BodyFieldSpec,
         /// Unit of the quota, such as `tokens`. Default: requests.
         unit?: String,
         /// Whether denied requests consume quota as well. Default: false.
@@ -338,6 +340,18 @@ mappings! {
         when: RequestSpec,
         /// Their units.
         units: u64,
+    }
+
+    /// A field of the body of a request. `json` or `form` is required, and with both the `Content-Type` chooses.
+    pub struct BodyFieldSpec {
+        /// Pointer to the field of a JSON document (RFC 6901), such as `/max_tokens`.
+        json?: String,
+        /// Name of the field of a form.
+        form?: String,
+        /// The most bytes of the body; a larger one gets 413. Default: 16384.
+        max_bytes?: u64,
+        /// Time in which the body must arrive; a slower one gets 408. Default: `5s`.
+        within?: String,
     }
 
     /// A key from the body of a request. `json` or `form` is required, and with both the `Content-Type` chooses.

@@ -158,7 +158,35 @@ impl FromBody {
         }
     }
 
+    /// Returns the whole number in the field; `None` without the field.
+    ///
+    /// # Errors
+    ///
+    /// The reason why it cannot be read: it is no whole number, or there are two.
+    pub(crate) fn number(&self, head: &RequestHead<'_>) -> Result<Option<u64>, BodyFault> {
+        let number = self.text(head).and_then(|found| match found {
+            Extracted::Found(text) => text.parse().map(Some).map_err(|_| BodyFault::Malformed),
+            Extracted::Absent => Ok(None),
+            Extracted::Ambiguous => Err(BodyFault::Malformed),
+        });
+        match number {
+            Err(fault) if self.is_absent(fault) => Ok(None),
+            number => number,
+        }
+    }
+
+    /// Whether a body with this fault is handled as one without the field.
+    fn is_absent(&self, fault: BodyFault) -> bool {
+        self.unreadable_is_absent && fault != BodyFault::Unsupported
+    }
+
     fn read(&self, head: &RequestHead<'_>) -> Result<Extracted<Key>, BodyFault> {
+        let text = self.text(head)?;
+        Ok(text.and_then(|text| self.key(&text)))
+    }
+
+    /// Returns what is in the field.
+    fn text(&self, head: &RequestHead<'_>) -> Result<Extracted<String>, BodyFault> {
         let body = head.body(self.limits)?;
         if body.is_empty() {
             return Ok(Extracted::Absent);
@@ -166,22 +194,18 @@ impl FromBody {
         if is_encoded(head) {
             return Err(BodyFault::Malformed);
         }
+        let in_json = |pointer: &JsonPointer| pointer.find(body).map_err(|_| BodyFault::Malformed);
         match (&self.pointer, &self.form) {
-            (Some(pointer), None) => self.in_json(pointer, body),
-            (Some(pointer), Some(_)) if !is_form(head)? => self.in_json(pointer, body),
+            (Some(pointer), None) => in_json(pointer),
+            (Some(pointer), Some(_)) if !is_form(head)? => in_json(pointer),
             (_, Some(name)) => {
                 let text = std::str::from_utf8(body).map_err(|_| BodyFault::Malformed)?;
                 let value = Extracted::single(query::values_in(text, name));
                 let decoded = value.map(|value| param::decode(value.as_bytes(), Plus::Space));
-                Ok(decoded.and_then(|value| self.key(&String::from_utf8_lossy(&value))))
+                Ok(decoded.map(|value| String::from_utf8_lossy(&value).into_owned()))
             }
             (None, None) => Ok(Extracted::Absent),
         }
-    }
-
-    fn in_json(&self, pointer: &JsonPointer, body: &[u8]) -> Result<Extracted<Key>, BodyFault> {
-        let found = pointer.find(body).map_err(|_| BodyFault::Malformed)?;
-        Ok(found.and_then(|text| self.key(&text)))
     }
 
     fn key(&self, text: &str) -> Extracted<Key> {
@@ -205,8 +229,7 @@ impl KeyExtractor for FromBody {
     fn extract(&self, head: &RequestHead<'_>) -> Extracted<Key> {
         match self.read(head) {
             Ok(found) => found,
-            Err(BodyFault::Unsupported) => Extracted::Ambiguous,
-            Err(_) if self.unreadable_is_absent => Extracted::Absent,
+            Err(fault) if self.is_absent(fault) => Extracted::Absent,
             Err(_) => Extracted::Ambiguous,
         }
     }
@@ -217,7 +240,7 @@ impl KeyExtractor for FromBody {
 
     fn body_fault(&self, head: &RequestHead<'_>) -> Option<BodyFault> {
         let fault = self.read(head).err();
-        fault.filter(|fault| *fault == BodyFault::Unsupported || !self.unreadable_is_absent)
+        fault.filter(|fault| !self.is_absent(*fault))
     }
 
     fn keys_of(&self, caller: &CallerId<'_>) -> Vec<Key> {

@@ -210,10 +210,8 @@ impl Rule {
     ///
     /// The rejection of a request whose body cannot be read.
     pub(crate) fn check_body(&self, head: &RequestHead<'_>) -> Result<(), Rejection> {
-        match self.matchers.body_limits().map(|limits| head.body(limits)) {
-            None | Some(Ok(_)) => Ok(()),
-            Some(Err(fault)) => Err(self.unreadable(fault)),
-        }
+        let fault = self.matchers.body_fault(head);
+        fault.map_or(Ok(()), |fault| Err(self.unreadable(fault)))
     }
 
     #[cold]

@@ -18,9 +18,13 @@ use crate::{
     error::Error,
     matching::{IntoMatcher, Match, Matcher},
     rejection::Rejection,
-    request::{BodyLimits, RequestHead},
+    request::{BodyFault, BodyLimits, RequestHead},
 };
 
+#[cfg(feature = "body")]
+use super::body_cost::BodyCost;
+#[cfg(not(feature = "body"))]
+use super::no_body_cost::BodyCost;
 use super::setup_check::{FirstMatches, describe};
 
 /// Requests that a layer forbids, and requests that it does not limit.
@@ -108,8 +112,8 @@ pub(crate) struct RuleMatchers {
     /// Costs that differ from the policy's own.
     costs: Vec<(Arc<dyn Matcher>, u64)>,
     cost_by: Option<CostFn>,
-    /// Limits of the body that `cost_by` needs.
-    body: Option<BodyLimits>,
+    /// In place of `cost_by`.
+    by_body: Option<BodyCost>,
 }
 
 /// Returns the cost of a request from its head.
@@ -130,27 +134,24 @@ impl RuleMatchers {
 
     pub fn cost_by(&mut self, cost: impl Fn(&RequestHead<'_>) -> u64 + Send + Sync + 'static) {
         self.cost_by = Some(Arc::new(cost));
-        self.body = None;
+        self.by_body = None;
     }
 
-    /// Sets a function of the request's body.
+    /// Sets where in the body the cost is found.
     #[cfg(feature = "body")]
-    pub fn cost_by_body(
-        &mut self,
-        limits: BodyLimits,
-        cost: impl Fn(&[u8]) -> u64 + Send + Sync + 'static,
-    ) {
-        self.cost_by = Some(Arc::new(move |head| match head.body(limits) {
-            Ok(body) => cost(body),
-            // The request is rejected.
-            Err(_) => 0,
-        }));
-        self.body = Some(limits);
+    pub(super) fn cost_by_body(&mut self, cost: BodyCost) {
+        self.cost_by = None;
+        self.by_body = Some(cost);
     }
 
     /// Returns the limits of the body that the cost needs.
     pub fn body_limits(&self) -> Option<BodyLimits> {
-        self.body
+        self.by_body.as_ref().and_then(BodyCost::limits)
+    }
+
+    /// Returns the reason why the body that the cost needs cannot be read.
+    pub fn body_fault(&self, head: &RequestHead<'_>) -> Option<BodyFault> {
+        self.by_body.as_ref().and_then(|cost| cost.fault(head))
     }
 
     /// Whether all requests are counted, at the policy's own cost.
@@ -182,7 +183,11 @@ impl RuleMatchers {
                 Match::Exact => return possible.max(Some(*units)),
             }
         }
-        let own = self.cost_by.as_ref().map(|cost| cost(head));
+        let own = match &self.by_body {
+            // A request whose body cannot be read is rejected.
+            Some(cost) => cost.find(head, default).unwrap_or_default(),
+            None => self.cost_by.as_ref().map(|cost| cost(head)),
+        };
         match possible {
             Some(possible) => Some(possible.max(own.unwrap_or(default))),
             None => own,
@@ -191,7 +196,7 @@ impl RuleMatchers {
 
     /// Whether a request may have another cost than the policy's own.
     pub fn has_costs(&self) -> bool {
-        self.cost_by.is_some() || !self.costs.is_empty()
+        self.cost_by.is_some() || self.by_body.is_some() || !self.costs.is_empty()
     }
 
     /// Returns the largest cost that a matcher sets.
@@ -201,6 +206,7 @@ impl RuleMatchers {
     }
 
     pub fn validate(&self) -> Result<(), Error> {
+        self.by_body.as_ref().map_or(Ok(()), BodyCost::validate)?;
         self.all().try_for_each(Matcher::validate)
     }
 

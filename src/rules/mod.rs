@@ -3,11 +3,15 @@
 //! `Policy::new(..).key(PeerIp)` makes a [`Rule`]. Its methods choose the requests it counts, their cost, the callers'
 //! [tiers](crate::tiers), and what a request really cost once it has ended.
 
+#[cfg(feature = "body")]
+mod body_cost;
 mod charging;
 mod closures;
 mod completed;
 mod filter;
 mod mode;
+#[cfg(not(feature = "body"))]
+mod no_body_cost;
 mod on_missing_key;
 mod outcome;
 mod policy_settings;

@@ -16,6 +16,11 @@ use crate::{
     tiers::{TierCache, TierChoice},
 };
 
+#[cfg(feature = "body")]
+use crate::extract::FromBody;
+
+#[cfg(feature = "body")]
+use super::body_cost::BodyCost;
 use super::{
     completed::{CompletedRequest, RequestOutcome},
     filter::RuleMatchers,
@@ -166,7 +171,32 @@ impl Rule {
         limits: BodyLimits,
         cost: impl Fn(&[u8]) -> u64 + Send + Sync + 'static,
     ) -> Self {
-        self.matchers.cost_by_body(limits, cost);
+        let cost = BodyCost::Function(limits, Arc::new(cost));
+        self.matchers.cost_by_body(cost);
+        self
+    }
+
+    /// Sets the field of the body whose number is the cost of a request, such as the tokens that it asks for.
+    ///
+    /// Default: the policy's [`cost`](Policy::cost), which is also the cost without such a field, and the least: a client that
+    /// states 0 pays it too. It takes the place of [`cost_by`](Self::cost_by) and [`cost_by_body`](Self::cost_by_body). A body with
+    /// something else than a whole number there, or with two numbers, is rejected with 400, and one that cannot be read as its
+    /// [`FromBody`] does it.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate::{Policy, Quota, extract::{ApiKey, FromBody}};
+    ///
+    /// let tokens = Policy::new("tokens", Quota::per_minute(100_000))
+    ///     .cost(500) // without the field
+    ///     .key(ApiKey::bearer())
+    ///     .cost_field(FromBody::json("/max_tokens").limit(1 << 20));
+    /// ```
+    #[cfg(feature = "body")]
+    #[must_use]
+    pub fn cost_field(mut self, field: FromBody) -> Self {
+        self.matchers.cost_by_body(BodyCost::Field(Box::new(field)));
         self
     }
 

@@ -297,6 +297,11 @@ rules:
     key: { body: { json: /user/email, form: email, max_bytes: 65536, within: 3s, ignore_case: true, hashed: true } }
     limit: 5/min
     count_statuses: [401, 403]
+  - id: tokens
+    key: { api_key: bearer }
+    limit: 100000/min
+    cost: 500
+    cost_field: { json: /max_tokens, form: max_tokens, max_bytes: 1048576, within: 4s }
   - id: leased
     key: global
     algorithm: token_bucket

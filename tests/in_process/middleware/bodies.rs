@@ -219,6 +219,52 @@ async fn cost_comes_from_the_body() {
     assert_eq!(send(&layer, JSON, &large).await.status(), 413);
 }
 
+#[tokio::test]
+async fn number_in_a_field_is_the_cost_and_at_least_the_own_one() {
+    let field = FromBody::json("/max_tokens").or_form("max_tokens");
+    let rule = plenty().cost(2).key(Global).cost_field(field.limit(60));
+    let layer = layer([rule]);
+    let sent = async |kind: &str, body: &str| {
+        let response = send(&layer, kind, body).await;
+        let status = response.status().as_u16();
+        (status, (status == 200).then(|| remaining(&response)))
+    };
+    assert_eq!(sent(JSON, r#"{"max_tokens":3}"#).await, (200, Some(7)));
+    assert_eq!(sent(FORM, "max_tokens=1").await, (200, Some(5)));
+    assert_eq!(sent(JSON, r#"{"max_tokens":0}"#).await, (200, Some(3)));
+    assert_eq!(sent(JSON, r#"{"max_tokens":4}"#).await, (429, None));
+    assert_eq!(sent(JSON, r#"{"max_tokens":null}"#).await, (200, Some(1)));
+    for body in [
+        r#"{"max_tokens":1,"max_tokens":9}"#,
+        r#"{"max_tokens":"many"}"#,
+        r#"{"max_tokens":-1}"#,
+        r#"{"max_tokens":1.5}"#,
+        r#"{"max_tokens":99999999999999999999}"#,
+        r#"{"max_tokens":[1]}"#,
+        r#"{"max_tokens":1"#,
+    ] {
+        assert_eq!(sent(JSON, body).await, (400, None), "{body}");
+    }
+    assert_eq!(sent(JSON, &"x".repeat(61)).await, (413, None));
+}
+
+#[tokio::test]
+async fn body_without_the_field_costs_what_the_policy_costs() {
+    let field = || FromBody::json("/max_tokens");
+    let limits = layer([plenty().cost(2).key(Global).cost_field(field())]);
+    assert_eq!(remaining(&send(&limits, JSON, "{}").await), 8);
+    assert_eq!(remaining(&send(&limits, JSON, "").await), 6);
+    assert_eq!(send(&limits, JSON, "{").await.status(), 400);
+    let lenient = field().unreadable_is_absent();
+    let limits = layer([plenty().cost(2).key(Global).cost_field(lenient)]);
+    assert_eq!(remaining(&send(&limits, JSON, "{").await), 8);
+    let broken = FromBody::json("max_tokens");
+    let rule = plenty().key(Global).cost_field(broken);
+    let error = RateLimitLayer::builder().policy(rule).build();
+    let error = error.expect_err("it is no pointer");
+    assert!(error.to_string().contains("JSON pointer"), "{error}");
+}
+
 // === Limits ===
 
 #[tokio::test]

@@ -302,8 +302,8 @@ pub(crate) const BROKEN: &[(Format, &str, &[&str])] = &[
             "    headers: none\n",
         ),
         &[
-            "5:5: rule \"a\": unknown field `peer`: write one of `id`, `key`, `algorithm`, `window`, `burst`, `limit`, `window_start`, `queue`, `max_wait`, `lease`, `cost`, `outage`, `unit`, `count_denied`, `penalty`, `backoff`, `consistency`, `overshoot`, `path`, `method`, `host`, `unless`, `tiers`, `overrides`, `tier_from`, `costs`, `count`, `count_statuses`, `clear_on_success`, `on_missing_key`, `mode`, `rollout`, `candidate`",
-            "6:5: rule \"a\": unknown field `headers`: write one of `id`, `key`, `algorithm`, `window`, `burst`, `limit`, `window_start`, `queue`, `max_wait`, `lease`, `cost`, `outage`, `unit`, `count_denied`, `penalty`, `backoff`, `consistency`, `overshoot`, `path`, `method`, `host`, `unless`, `tiers`, `overrides`, `tier_from`, `costs`, `count`, `count_statuses`, `clear_on_success`, `on_missing_key`, `mode`, `rollout`, `candidate`",
+            "5:5: rule \"a\": unknown field `peer`: write one of `id`, `key`, `algorithm`, `window`, `burst`, `limit`, `window_start`, `queue`, `max_wait`, `lease`, `cost`, `outage`, `unit`, `count_denied`, `penalty`, `backoff`, `consistency`, `overshoot`, `path`, `method`, `host`, `unless`, `tiers`, `overrides`, `tier_from`, `costs`, `cost_field`, `count`, `count_statuses`, `clear_on_success`, `on_missing_key`, `mode`, `rollout`, `candidate`",
+            "6:5: rule \"a\": unknown field `headers`: write one of `id`, `key`, `algorithm`, `window`, `burst`, `limit`, `window_start`, `queue`, `max_wait`, `lease`, `cost`, `outage`, `unit`, `count_denied`, `penalty`, `backoff`, `consistency`, `overshoot`, `path`, `method`, `host`, `unless`, `tiers`, `overrides`, `tier_from`, `costs`, `cost_field`, `count`, `count_statuses`, `clear_on_success`, `on_missing_key`, `mode`, `rollout`, `candidate`",
         ],
     ),
     // === Keys ===
@@ -337,6 +337,30 @@ pub(crate) const BROKEN: &[(Format, &str, &[&str])] = &[
         ),
         &[
             "3:10: rule \"a\": unknown key `user`: write one of `global`, `host`, `peer_ip`, `route`, `route_or_unmatched`, `and`, `api_key`, `body`, `client_ip`, `cookie`, `custom`, `header`, `or_else`, `path_param`, `query`",
+        ],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
+            "    limit: 5/min\n",
+            "    cost_field: /max_tokens\n",
+            "  - id: b\n",
+            "    key: peer_ip\n",
+            "    limit: 5/min\n",
+            "    cost_field: { within: 1s, hashed: true }\n",
+            "  - id: c\n",
+            "    key: peer_ip\n",
+            "    limit: 5/min\n",
+            "    cost_field: { json: max_tokens }\n",
+        ),
+        &[
+            "5:17: rule \"a\": this is text: write `{ json: /max_tokens }` or `{ form: items }`",
+            "9:17: rule \"b\": no field of the body: write `{ json: /max_tokens }` or `{ form: items }`",
+            "9:31: rule \"b\": unknown field `hashed`: write one of `json`, `form`, `max_bytes`, `within`",
+            "13:17: rule \"c\": \"max_tokens\" is not a JSON pointer to a field: write one such as \"/user/email\"",
         ],
     ),
     (
