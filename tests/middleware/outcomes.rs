@@ -18,7 +18,11 @@ use tollgate::{
 };
 use tower::{Layer, Service, ServiceExt, service_fn};
 
-use crate::middleware::witness::{PATIENCE, World, everywhere};
+use crate::{
+    fleet::shares::{until_acquainted, until_degraded, until_merged},
+    middleware::witness::{PATIENCE, World, everywhere},
+    support::{Mode, Proxy, Server},
+};
 
 everywhere! {
     parallel_guesses_are_no_more_than_the_limit
@@ -521,4 +525,40 @@ fn settings_about_outcomes_that_cannot_work_fail_when_the_layer_is_built() {
             "{error}"
         );
     }
+}
+
+/// Redis cannot be reached between the guesses of an attacker, who asks three instances in turn.
+#[tokio::test]
+async fn guesses_before_an_outage_and_in_it_are_no_more_than_the_limit() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.address()).await;
+    let instance = || {
+        let login = Policy::new("login", Quota::per_hour(6));
+        let builder = RateLimitLayer::builder().redis(proxy.url());
+        let builder = builder.policy(login.key(user()).count_failures());
+        builder
+            .deadline(PATIENCE)
+            .build()
+            .expect("it is well set up")
+    };
+    let instances = [instance(), instance(), instance()];
+    let fleet = instances.each_ref().map(|layer| layer.limiter().clone());
+    until_acquainted(&fleet).await;
+    let guesses = async |each: usize| {
+        let mut reached = 0;
+        for layer in &instances {
+            for _ in 0..each {
+                let answer = ask(layer, 401, guess("ada", "home")).await;
+                reached += usize::from(answer.status() == 401);
+            }
+        }
+        reached
+    };
+    assert_eq!(guesses(1).await, 3);
+    proxy.set(Mode::Refuse);
+    until_degraded(&fleet).await;
+    assert_eq!(guesses(20).await, 3);
+    proxy.set(Mode::Pass);
+    until_merged(&fleet).await;
+    assert_eq!(guesses(20).await, 0);
 }
