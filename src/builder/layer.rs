@@ -525,7 +525,7 @@ impl RateLimitLayerBuilder {
         if self.limiter.is_some() && self.has_settings {
             return Err(Error::new(
                 ErrorKind::InvalidConfig,
-                "a layer with a limiter uses its store: set redis, store, deadline, clock, max_keys, top_keys, record_denials and on_decision on the limiter",
+                "a layer with a limiter uses its store: set redis, store, deadline, clock, max_keys, warm_keys, top_keys, share_top_keys, instances, regions, record_denials and on_decision on the limiter",
             ));
         }
         Ok(())

@@ -11,10 +11,12 @@ use crate::{
 /// Finds the cost of a request in its body.
 #[derive(Clone)]
 pub(super) enum BodyCost {
-    Function(BodyLimits, Arc<dyn Fn(&[u8]) -> u64 + Send + Sync>),
+    Function(BodyLimits, CostOfBody),
     /// The number in a field.
     Field(Box<FromBody>),
 }
+
+type CostOfBody = Arc<dyn Fn(&[u8]) -> u64 + Send + Sync>;
 
 impl BodyCost {
     pub fn limits(&self) -> Option<BodyLimits> {
