@@ -24,7 +24,6 @@ use tollgate::{
     Key, Policy, Quota, RateLimitLayer, RequestHead,
     builder::RateLimitLayerBuilder,
     clock::{Clock, Timestamp},
-    explain::{RuleExplanation, RuleFinding},
     extract::{BodyFault, BodyLimits, Extracted, FromBody, Global, Header, KeyExtractor},
     rejection::{Reason, Rejection},
     rules::{OnMissingKey, Rule, RuleMode},
@@ -424,8 +423,11 @@ async fn body_of_a_request_whose_key_is_in_its_head_is_not_read() {
     }
 }
 
+#[cfg(feature = "explain")]
 #[tokio::test]
 async fn explanation_states_that_a_rule_needs_the_body() {
+    use tollgate::explain::{RuleExplanation, RuleFinding};
+
     let user = Header::new("x-user").or_else(FromBody::json("/email"));
     let by_body = plenty().key(Global);
     let by_body = by_body.cost_by_body(BodyLimits::default(), |body| body.len() as u64);
