@@ -31,18 +31,13 @@ pub(super) fn read_key(
 ) -> Option<(KeySpec, DynExtractor)> {
     let mut fields = Fields::of(node, KEY, reading)?;
     let (field, within) = read_field(&mut fields);
-    let ignore_case = fields.read("ignore_case", boolean);
-    let hashed = fields.read("hashed", boolean);
-    fields.finish();
-    let key = find((&field, within), (node, KEY), reading)?;
     let spec = BodyKeySpec {
-        json: field.json,
-        form: field.form,
-        max_bytes: field.max_bytes,
-        within: field.within,
-        ignore_case,
-        hashed,
+        field,
+        ignore_case: fields.read("ignore_case", boolean),
+        hashed: fields.read("hashed", boolean),
     };
+    fields.finish();
+    let key = find((&spec.field, within), (node, KEY), reading)?;
     let key = extractor(key, &spec, reading);
     Some((KeySpec::Body(spec), key))
 }

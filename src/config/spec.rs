@@ -344,7 +344,7 @@ mappings! {
 
     /// A field of the body of a request. `json` or `form` is required, and with both the `Content-Type` chooses.
     pub struct BodyFieldSpec {
-        /// Pointer to the field of a JSON document (RFC 6901), such as `/max_tokens`.
+        /// Pointer to the field of a JSON document (RFC 6901), such as `/user/email`.
         json?: String,
         /// Name of the field of a form.
         form?: String,
@@ -356,14 +356,9 @@ mappings! {
 
     /// A key from the body of a request. `json` or `form` is required, and with both the `Content-Type` chooses.
     pub struct BodyKeySpec {
-        /// Pointer to the field of a JSON document (RFC 6901), such as `/user/email`.
-        json?: String,
-        /// Name of the field of a form.
-        form?: String,
-        /// The most bytes of the body; a larger one gets 413. Default: 16384.
-        max_bytes?: u64,
-        /// Time in which the body must arrive; a slower one gets 408. Default: `5s`.
-        within?: String,
+        /// The field with the key.
+        #[serde(flatten)]
+        field: BodyFieldSpec,
         /// Whether spellings in upper and lower case are one key. Default: false.
         ignore_case?: bool,
         /// Whether only the hash of the value leaves the process. Default: false.
