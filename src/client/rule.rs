@@ -160,7 +160,7 @@ impl OutgoingRule {
             Extracted::Absent | Extracted::Ambiguous => Key::UNIDENTIFIED,
         };
         let charge = self.policy.charge(key);
-        Some(match self.matchers.cost(head, charge.units()) {
+        Some(match self.matchers.cost((head, None), charge.units()) {
             Some(cost) => charge.cost(cost),
             None => charge,
         })

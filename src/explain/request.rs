@@ -369,7 +369,7 @@ async fn find_charges(
         Some(_) | None => policy,
     };
     let mut charges = Vec::new();
-    rule.add_charges(policy, &key, (setting, head), |charge| {
+    rule.add_charges(policy, &key, (setting, head, None), |charge| {
         charges.push(charge.to_owned());
     });
     Ok(charges)

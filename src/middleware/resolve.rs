@@ -52,6 +52,8 @@ use super::no_body_read::BodyRead;
 pub(super) struct Resolution {
     /// One for each rule.
     keys: SmallVec<[KeyResolution; 2]>,
+    /// The number in the body that sets the cost under each rule. It is found once, however many charges there are.
+    numbers_in_body: SmallVec<[Option<u64>; 2]>,
     /// The mode of the layer when the request came.
     layer: RuleMode,
     /// The request is rejected even if the store admits it, since it has no key for a rule.
@@ -68,6 +70,7 @@ impl Resolution {
     pub fn new(rules: &[Rule], layer: RuleMode) -> Box<Self> {
         Box::new(Self {
             keys: rules.iter().map(|_| KeyResolution::New).collect(),
+            numbers_in_body: SmallVec::from_elem(None, rules.len()),
             layer,
             rejection: None,
             numbers: RuleNumbers::new(),
@@ -85,9 +88,10 @@ impl Resolution {
 
     /// Resolves all that takes no lookup, and keeps the rejection of the first rule that has one.
     pub fn advance(&mut self, rules: &[Rule], limiter: &RateLimiter, head: &RequestHead<'_>) {
-        for (rule, key) in rules.iter().zip(&mut self.keys) {
+        let keys = self.keys.iter_mut().zip(&mut self.numbers_in_body);
+        for (rule, (key, number)) in rules.iter().zip(keys) {
             let setting = rule.mode.get().within(self.layer);
-            match key.advance(rule, setting, head) {
+            match key.advance(rule, setting, (head, number)) {
                 Err(rejection) if setting.is_enforced() => {
                     self.rejection.get_or_insert(rejection);
                 }
@@ -144,9 +148,10 @@ impl Resolution {
         head: &RequestHead<'_>,
     ) -> Result<NumberedCharges<'a>, Rejection> {
         let mut charges = NumberedCharges::new();
-        for (number, (rule, key)) in rules.iter().zip(&self.keys).enumerate() {
+        let keys = self.keys.iter().zip(&self.numbers_in_body);
+        for (number, (rule, (key, in_body))) in rules.iter().zip(keys).enumerate() {
             let setting = rule.mode.get().within(self.layer);
-            key.add_charges(rule, limiter, (setting, head), |charge| {
+            key.add_charges(rule, limiter, (setting, head, *in_body), |charge| {
                 charges.push((number, charge));
             })?;
         }
@@ -209,7 +214,7 @@ impl KeyResolution {
         &mut self,
         rule: &Rule,
         setting: ModeSetting,
-        head: &RequestHead<'_>,
+        (head, number): (&RequestHead<'_>, &mut Option<u64>),
     ) -> Result<(), Rejection> {
         let caller = match mem::replace(self, Self::Done) {
             Self::New if setting.is_off() || !rule.counts(head) => return Ok(()),
@@ -243,7 +248,7 @@ impl KeyResolution {
             }
         };
         if !matches!(caller, Caller::Uncounted) {
-            rule.check_body(head)?;
+            *number = rule.number_in_body(head)?;
         }
         *self = match caller {
             Caller::Known(key) => Self::with_tier(rule, key, head),
@@ -307,7 +312,7 @@ impl KeyResolution {
         &'a self,
         rule: &'a Rule,
         limiter: &RateLimiter,
-        (setting, head): (ModeSetting, &RequestHead<'_>),
+        request: (ModeSetting, &RequestHead<'_>, Option<u64>),
         add: impl FnMut(Charge<'a>),
     ) -> Result<(), Rejection> {
         let (key, policy) = match self {
@@ -316,7 +321,7 @@ impl KeyResolution {
             Self::Unlimited(key) if limiter.is_blocked(rule.policy(), key) => (key, rule.policy()),
             Self::Resolved(key, Some(tier)) if tier.is_forbidden() => {
                 let name = rule.policy().name();
-                return match setting.enforcement(name.as_bytes(), key) {
+                return match request.0.enforcement(name.as_bytes(), key) {
                     Enforcement::Enforced => Err(Rejection::forbidden(Some(*name))),
                     _ => Ok(()),
                 };
@@ -324,7 +329,7 @@ impl KeyResolution {
             Self::Resolved(key, Some(tier)) => (key, rule.policy_under(tier)),
             _ => return Ok(()),
         };
-        rule.add_charges(policy, key, (setting, head), add);
+        rule.add_charges(policy, key, request, add);
         Ok(())
     }
 }

@@ -26,23 +26,23 @@ impl BodyCost {
         }
     }
 
-    /// Returns the cost; `None` if it is the policy's own.
+    /// Returns the number that the body states; `None` if it states none.
     ///
     /// # Errors
     ///
     /// The reason why it cannot be found.
-    pub fn find(&self, head: &RequestHead<'_>, least: u64) -> Result<Option<u64>, BodyFault> {
+    pub fn number(&self, head: &RequestHead<'_>) -> Result<Option<u64>, BodyFault> {
         match self {
             Self::Function(limits, cost) => Ok(Some(cost(head.body(*limits)?))),
-            Self::Field(field) => Ok(field.number(head)?.map(|units| units.max(least))),
+            Self::Field(field) => field.number(head),
         }
     }
 
-    /// Returns the reason why the cost cannot be found.
-    pub fn fault(&self, head: &RequestHead<'_>) -> Option<BodyFault> {
+    /// Returns the cost by that number, under a policy with this cost.
+    pub fn units(&self, number: u64, own: u64) -> u64 {
         match self {
-            Self::Function(limits, _) => head.body(*limits).err(),
-            Self::Field(field) => field.number(head).err(),
+            Self::Function(..) => number,
+            Self::Field(_) => number.max(own),
         }
     }
 

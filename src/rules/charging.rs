@@ -77,7 +77,7 @@ impl Rule {
             Extracted::Found(ref key) => {
                 let name = self.policy.name();
                 self.setup_check.check(name, extractor, (head, key));
-                self.add_charges(&self.policy, key, (setting, head), |charge| {
+                self.add_charges(&self.policy, key, (setting, head, None), |charge| {
                     charges.push(charge);
                 });
                 return Ok(());
@@ -92,22 +92,23 @@ impl Rule {
             Err(rejection) if setting.is_enforced() => return Err(rejection),
             Err(_) => return Ok(()),
         };
-        self.add_charges(&self.policy, &key, (setting, head), |charge| {
+        self.add_charges(&self.policy, &key, (setting, head, None), |charge| {
             charges.push(charge);
         });
         Ok(())
     }
 
-    /// Adds the charge of a policy to a key, and that of the candidate if the policy is the rule's own.
+    /// Adds the charge of a policy to a key, and that of the candidate if the policy is the rule's own. The number is the one in the
+    /// body that sets the cost.
     #[inline]
     pub(crate) fn add_charges<'a>(
         &'a self,
         policy: &'a Policy,
         key: &Key,
-        (setting, head): (ModeSetting, &RequestHead<'_>),
+        (setting, head, number): (ModeSetting, &RequestHead<'_>, Option<u64>),
         mut add: impl FnMut(Charge<'a>),
     ) {
-        let mut charge = self.with_cost(policy.charge(*key), head);
+        let mut charge = self.with_cost(policy.charge(*key), (head, number));
         if !setting.is_enforced() {
             charge = charge.enforcement(setting.enforcement(policy.name().as_bytes(), key));
         }
@@ -115,15 +116,19 @@ impl Rule {
         if let Some(candidate) = &self.candidate
             && std::ptr::eq(policy, &raw const self.policy)
         {
-            let charge = self.with_cost(candidate.charge(*key), head);
+            let charge = self.with_cost(candidate.charge(*key), (head, number));
             add(charge.enforcement(Enforcement::Candidate));
         }
     }
 
     /// Returns the charge with the request's cost.
     #[inline]
-    fn with_cost<'a>(&self, charge: Charge<'a>, head: &RequestHead<'_>) -> Charge<'a> {
-        match self.matchers.cost(head, charge.units()) {
+    fn with_cost<'a>(
+        &self,
+        charge: Charge<'a>,
+        request: (&RequestHead<'_>, Option<u64>),
+    ) -> Charge<'a> {
+        match self.matchers.cost(request, charge.units()) {
             Some(cost) => charge.cost(cost),
             None => charge,
         }
@@ -204,14 +209,14 @@ impl Rule {
         }
     }
 
-    /// Checks that the cost can be found, if the body shows it.
+    /// Returns the number in the body that sets the cost; `None` if there is none.
     ///
     /// # Errors
     ///
     /// The rejection of a request whose body cannot be read.
-    pub(crate) fn check_body(&self, head: &RequestHead<'_>) -> Result<(), Rejection> {
-        let fault = self.matchers.body_fault(head);
-        fault.map_or(Ok(()), |fault| Err(self.unreadable(fault)))
+    pub(crate) fn number_in_body(&self, head: &RequestHead<'_>) -> Result<Option<u64>, Rejection> {
+        let number = self.matchers.number_in_body(head);
+        number.map_err(|fault| self.unreadable(fault))
     }
 
     #[cold]

@@ -149,9 +149,10 @@ impl RuleMatchers {
         self.by_body.as_ref().and_then(BodyCost::limits)
     }
 
-    /// Returns the reason why the body that the cost needs cannot be read.
-    pub fn body_fault(&self, head: &RequestHead<'_>) -> Option<BodyFault> {
-        self.by_body.as_ref().and_then(|cost| cost.fault(head))
+    /// Returns the number in the body that sets the cost; `None` if there is none.
+    pub fn number_in_body(&self, head: &RequestHead<'_>) -> Result<Option<u64>, BodyFault> {
+        let cost = self.by_body.as_ref();
+        cost.map_or(Ok(None), |cost| cost.number(head))
     }
 
     /// Whether all requests are counted, at the policy's own cost.
@@ -170,11 +171,15 @@ impl RuleMatchers {
             && !self.unless.iter().any(|matcher| is_exact(matcher, head))
     }
 
-    /// Returns the cost of a request, or `None` if it is the policy's own.
+    /// Returns the cost of a request with this number in its body, or `None` if it is the policy's own.
     ///
     /// The first exact match sets the cost, or without one the default. A possible match before it raises the cost to its own.
     #[inline]
-    pub fn cost(&self, head: &RequestHead<'_>, default: u64) -> Option<u64> {
+    pub fn cost(
+        &self,
+        (head, number): (&RequestHead<'_>, Option<u64>),
+        default: u64,
+    ) -> Option<u64> {
         let mut possible = None;
         for (matcher, units) in &self.costs {
             match matcher.matches(head) {
@@ -184,8 +189,7 @@ impl RuleMatchers {
             }
         }
         let own = match &self.by_body {
-            // A request whose body cannot be read is rejected.
-            Some(cost) => cost.find(head, default).unwrap_or_default(),
+            Some(cost) => number.map(|number| cost.units(number, default)),
             None => self.cost_by.as_ref().map(|cost| cost(head)),
         };
         match possible {

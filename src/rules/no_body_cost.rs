@@ -16,11 +16,11 @@ impl BodyCost {
         match self.0 {}
     }
 
-    pub fn find(&self, _: &RequestHead<'_>, _: u64) -> Result<Option<u64>, BodyFault> {
+    pub fn number(&self, _: &RequestHead<'_>) -> Result<Option<u64>, BodyFault> {
         match self.0 {}
     }
 
-    pub fn fault(&self, _: &RequestHead<'_>) -> Option<BodyFault> {
+    pub fn units(&self, _: u64, _: u64) -> u64 {
         match self.0 {}
     }
 

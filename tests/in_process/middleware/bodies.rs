@@ -1,6 +1,7 @@
 //! Keys and costs from the bodies of requests, and the bodies that handlers get.
 
 use std::{
+    convert::Infallible,
     pin::Pin,
     sync::{
         Arc,
@@ -27,6 +28,7 @@ use tollgate::{
     extract::{BodyFault, BodyLimits, Extracted, FromBody, Global, Header, KeyExtractor},
     rejection::{Reason, Rejection},
     rules::{OnMissingKey, Rule, RuleMode},
+    tiers::TierCache,
 };
 use tower::{Layer, ServiceExt, service_fn};
 
@@ -245,6 +247,26 @@ async fn number_in_a_field_is_the_cost_and_at_least_the_own_one() {
         assert_eq!(sent(JSON, body).await, (400, None), "{body}");
     }
     assert_eq!(sent(JSON, &"x".repeat(61)).await, (413, None));
+}
+
+// Regression: each charge of a request looked the number up again.
+#[tokio::test]
+async fn body_is_asked_once_for_its_cost_however_many_charges_there_are() {
+    let times = Arc::new(AtomicUsize::new(0));
+    let counting = Arc::clone(&times);
+    let cost = move |body: &[u8]| {
+        counting.fetch_add(1, Ordering::Relaxed);
+        body.len() as u64
+    };
+    let tiers = TierCache::builder(|_: &RequestHead, _: &Key| async {
+        tokio::task::yield_now().await;
+        Ok::<_, Infallible>(None)
+    });
+    let rule = plenty().key(Global).candidate(Quota::per_hour(50));
+    let rule = rule.cost_by_body(BodyLimits::default(), cost);
+    let layer = layer([rule.tier_cache(tiers.build().expect("usable settings"))]);
+    assert_eq!(remaining(&send(&layer, JSON, "1234").await), 6);
+    assert_eq!(times.load(Ordering::Relaxed), 1);
 }
 
 #[tokio::test]
