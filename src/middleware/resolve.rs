@@ -91,11 +91,8 @@ impl Resolution {
         let keys = self.keys.iter_mut().zip(&mut self.numbers_in_body);
         for (rule, (key, number)) in rules.iter().zip(keys) {
             let setting = rule.mode.get().within(self.layer);
-            match key.advance(rule, setting, (head, number)) {
-                Err(rejection) if setting.is_enforced() => {
-                    self.rejection.get_or_insert(rejection);
-                }
-                Err(_) | Ok(()) => {}
+            if let Err(rejection) = key.advance(rule, setting, (head, number)) {
+                self.rejection.get_or_insert(rejection);
             }
             key.set_unlimited(limiter);
         }
@@ -210,13 +207,17 @@ type LookupFault = Box<dyn Error + Send + Sync>;
 
 impl KeyResolution {
     /// Resolves the key and the tier, as far as that takes no lookup.
+    ///
+    /// # Errors
+    ///
+    /// The rejection of a request whose key or cost the rule cannot find, if it denies such requests.
     fn advance(
         &mut self,
         rule: &Rule,
         setting: ModeSetting,
         (head, number): (&RequestHead<'_>, &mut Option<u64>),
     ) -> Result<(), Rejection> {
-        let caller = match mem::replace(self, Self::Done) {
+        let found = match mem::replace(self, Self::Done) {
             Self::New if setting.is_off() || !rule.counts(head) => return Ok(()),
             Self::New if rule.needs_body(head) => {
                 *self = Self::NeedsBody;
@@ -227,16 +228,16 @@ impl KeyResolution {
                     *self = Self::NeedsKey;
                     return Ok(());
                 }
-                Some(KeySource::Extractor(extractor)) => rule.caller(extractor.as_ref(), head)?,
+                Some(KeySource::Extractor(extractor)) => rule.caller(extractor.as_ref(), head),
                 None => unreachable!("build() fails for a rule without a key"),
             },
             Self::KeyFound(found) => match &rule.source {
                 Some(KeySource::Lookup(extractor)) => {
-                    rule.looked_up(extractor.as_ref(), found, head)?
+                    rule.looked_up(extractor.as_ref(), found, head)
                 }
                 _ => unreachable!("only keys of this source are looked up"),
             },
-            Self::KeyFailed(fault) => rule.lookup_failed(fault.as_deref())?,
+            Self::KeyFailed(fault) => rule.lookup_failed(fault.as_deref()),
             Self::TierTimedOut(key) => {
                 let tier = rule.cache.as_ref().and_then(|cache| cache.last_known(&key));
                 *self = Self::Resolved(key, tier);
@@ -247,14 +248,28 @@ impl KeyResolution {
                 return Ok(());
             }
         };
-        if !matches!(caller, Caller::Uncounted) {
-            *number = rule.number_in_body(head)?;
-        }
-        *self = match caller {
-            Caller::Known(key) => Self::with_tier(rule, key, head),
+        let (key, is_shared) = match found {
+            Ok(Caller::Known(key)) => (key, false),
+            Ok(Caller::Shared) => (Key::UNIDENTIFIED, true),
+            Err(rejection) if setting.is_enforced() => return Err(rejection),
+            Ok(Caller::Uncounted) | Err(_) => return Ok(()),
+        };
+        *number = match rule.number_in_body(head) {
+            Ok(number) => number,
+            // The key is known, so a rollout tells whether the rule can deny the request.
+            Err(rejection) => {
+                let name = rule.policy().name().as_bytes();
+                return match setting.enforcement(name, &key) {
+                    Enforcement::Enforced => Err(rejection),
+                    _ => Ok(()),
+                };
+            }
+        };
+        *self = if is_shared {
             // Callers without a key have no tier: the policy's own quota applies.
-            Caller::Shared => Self::Resolved(Key::UNIDENTIFIED, None),
-            Caller::Uncounted => Self::Done,
+            Self::Resolved(key, None)
+        } else {
+            Self::with_tier(rule, key, head)
         };
         Ok(())
     }

@@ -286,6 +286,33 @@ async fn body_without_the_field_costs_what_the_policy_costs() {
     assert!(error.to_string().contains("JSON pointer"), "{error}");
 }
 
+// Regression: a key in a rollout passed free of charge with a number that the rule cannot read.
+#[tokio::test]
+async fn unreadable_cost_is_rejected_for_the_keys_of_a_rollout() {
+    let user = Header::new("x-user");
+    let rule = plenty().key(user).cost_field(FromBody::json("/max_tokens"));
+    let layer = layer([rule.rollout(50.0)]);
+    let (mut rejected, mut admitted) = (0, 0);
+    for user in 0..100 {
+        let send = async |body: &str| {
+            let mut request = request(JSON, Body::from(body.to_owned()));
+            let user = HeaderValue::from(user);
+            request.headers_mut().insert("x-user", user);
+            call(&layer, request).await.status()
+        };
+        let is_in = send(r#"{"max_tokens":11}"#).await == StatusCode::TOO_MANY_REQUESTS;
+        let unreadable = send(r#"{"max_tokens":1e9}"#).await;
+        if is_in {
+            rejected += 1;
+            assert_eq!(unreadable, StatusCode::BAD_REQUEST);
+        } else {
+            admitted += 1;
+            assert_eq!(unreadable, StatusCode::OK);
+        }
+    }
+    assert!(rejected > 20 && admitted > 20, "{rejected} {admitted}");
+}
+
 // === Limits ===
 
 #[tokio::test]
