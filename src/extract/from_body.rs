@@ -36,6 +36,7 @@ use super::{
 /// | a text, or a whole number | found |
 /// | no body, no such field, `null`, or an empty text | absent |
 /// | the field comes twice, is a list, an object, a boolean or a fraction, or is in a text that is not valid JSON or UTF-8 | rejected with 400 |
+/// | a list where the pointer has an object, since a handler may read its items as the fields | rejected with 400 |
 /// | compressed, or with two `Content-Type` headers beside [`or_form`](Self::or_form) | rejected with 400 |
 /// | larger than the limit, or too slow | rejected with 413 or 408 |
 ///

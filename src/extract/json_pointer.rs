@@ -150,11 +150,14 @@ impl<'de> Visitor<'de> for Finder<'_> {
         let Some((step, rest)) = self.steps.split_first() else {
             return self.no_key("a list");
         };
-        let wanted: Option<usize> = step.parse().ok();
+        // A handler may take the items for the fields in their order, as a derived `Deserialize` does.
+        let Ok(wanted) = step.parse::<usize>() else {
+            return Err(de::Error::custom("a list in place of an object"));
+        };
         let mut found = Extracted::Absent;
         let mut number = 0;
         loop {
-            if Some(number) == wanted {
+            if number == wanted {
                 match items.next_element_seed(Finder { steps: rest })? {
                     Some(value) => found = value,
                     None => return Ok(found),

@@ -78,7 +78,6 @@ async fn field_of_a_json_document_or_a_form_is_the_key() {
         (by_email(), JSON, r#"{"user":"ada"}"#, None),
         (by_email(), JSON, r#"{"user":{"email":""}}"#, None),
         (by_email(), JSON, r#"{"user":{"email":null}}"#, None),
-        (by_email(), JSON, "[]", None),
         (by_email(), FORM, "name=ada", None),
         (FromBody::json("/ids/7"), JSON, r#"{"ids":[0]}"#, None),
     ] {
@@ -113,6 +112,9 @@ async fn body_that_is_not_what_it_should_be_is_rejected_even_if_the_rule_skips()
         (JSON, r#"{"email":"ada","email":"ada"}"#),
         (JSON, r#"{"email":"ada","em\u0061il":"bob"}"#),
         (JSON, r#"{"email":["ada"]}"#),
+        // A list can be read as the fields of the object in their order.
+        (JSON, r#"["ada"]"#),
+        (JSON, "[]"),
         (JSON, r#"{"email":{"a":1}}"#),
         (JSON, r#"{"email":true}"#),
         (JSON, r#"{"email":1.5}"#),
@@ -284,6 +286,19 @@ async fn body_without_the_field_costs_what_the_policy_costs() {
     let error = RateLimitLayer::builder().policy(rule).build();
     let error = error.expect_err("it is no pointer");
     assert!(error.to_string().contains("JSON pointer"), "{error}");
+}
+
+// Regression: a handler that reads an object takes a list of its fields too, and the cost was that of a body without the field.
+#[tokio::test]
+async fn list_in_place_of_the_object_with_the_cost_is_rejected() {
+    for (pointer, body) in [
+        ("/max_tokens", "[9]"),
+        ("/options/max_tokens", r#"{"options":[9]}"#),
+    ] {
+        let layer = layer([plenty().key(Global).cost_field(FromBody::json(pointer))]);
+        let response = send(&layer, JSON, body).await;
+        assert_eq!(fault(&response), Some(BodyFault::Malformed), "{body}");
+    }
 }
 
 // Regression: a key in a rollout passed free of charge with a number that the rule cannot read.
