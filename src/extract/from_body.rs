@@ -280,7 +280,8 @@ fn is_encoded(head: &RequestHead<'_>) -> bool {
 ///
 /// # Errors
 ///
-/// A request with several types: the handler may take another one, and one body can be both a form and JSON.
+/// A request with several types, or one that only starts as that of a form, which is enough for axum's `Form`: the handler may take
+/// another one, and one body can be both a form and JSON.
 fn is_form(head: &RequestHead<'_>) -> Result<bool, BodyFault> {
     let mut values = head.headers.get_all(CONTENT_TYPE).iter();
     let first = values.next().map_or(&b""[..], HeaderValue::as_bytes);
@@ -289,5 +290,11 @@ fn is_form(head: &RequestHead<'_>) -> Result<bool, BodyFault> {
         return Err(BodyFault::Malformed);
     }
     let form = b"application/x-www-form-urlencoded";
-    Ok(essence.trim_ascii().eq_ignore_ascii_case(form))
+    let essence = essence.trim_ascii();
+    match essence.split_at_checked(form.len()) {
+        Some((start, rest)) if start.eq_ignore_ascii_case(form) => {
+            rest.is_empty().then_some(true).ok_or(BodyFault::Malformed)
+        }
+        _ => Ok(false),
+    }
 }

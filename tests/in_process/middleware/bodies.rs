@@ -158,6 +158,12 @@ async fn body_that_handlers_may_read_in_another_way_is_rejected() {
             assert_eq!(fault(&response), Some(BodyFault::Malformed), "{name}");
         }
     }
+    // axum's `Form` looks at the start of the type only.
+    for kind in ["+json", "x", " x", "-x; charset=utf-8"] {
+        let kind = format!("{FORM}{kind}");
+        let response = send(&layer, &kind, BOTH).await;
+        assert_eq!(fault(&response), Some(BodyFault::Malformed), "{kind}");
+    }
     let mut plain = request(JSON, Body::from(BOTH));
     let identity = "Identity".parse().expect("a value");
     plain.headers_mut().append("content-encoding", identity);
