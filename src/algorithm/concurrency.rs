@@ -61,11 +61,14 @@ impl Concurrency {
                 "concurrency limits requests in flight, not requests per time: use Quota::in_flight(..) without burst()",
             );
         }
-        if quota.count() == 0 || quota.count() > Self::MAX_LIMIT {
+        if quota.count() == 0 {
             return invalid(
                 "the limit of a concurrency policy must be 1 to 100,000 slots: set at least 1, or remove the route to \
                  reject all requests",
             );
+        }
+        if quota.count() > Self::MAX_LIMIT {
+            return invalid("the limit of a concurrency policy must be 1 to 100,000 slots");
         }
         let millis = u64::try_from(lease.as_millis()).unwrap_or(u64::MAX);
         if !LEASE_MILLIS.contains(&millis) || Duration::from_millis(millis) != lease {

@@ -68,7 +68,8 @@ codes! {
     "remove the prefix of nest() from the pattern, or add the layer to the outer router";
     /// TG014: a handler set the cost of a policy that no layer around it settles.
     UnsettledPolicy = "TG014",
-    "check the spelling of the policy's name, and add .settle_by_handler() to its rule; until then the charge stands";
+    "check the spelling of the policy's name; a rule needs .settle_by_handler() or an outcome that it counts; until then \
+         the cost is that of the rule";
     /// TG015: a Redis cluster has slots that no node decides on, or that this store cannot reach.
     UnreachableSlots = "TG015",
     "redis-cli --cluster check names such slots, and --cluster fix mends those that are half moved; check the \

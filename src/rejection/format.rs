@@ -284,13 +284,14 @@ fn problem_json(rejection: &Rejection) -> Response<Bytes> {
             QUOTA_EXCEEDED,
             "Request cannot be satisfied as assigned quota has been exceeded",
         ),
-        Reason::Unavailable => (
+        Reason::Unavailable if status == StatusCode::SERVICE_UNAVAILABLE => (
             TEMPORARY_REDUCED_CAPACITY,
             "Request cannot be satisfied due to temporary server capacity constraints",
         ),
         Reason::AmbiguousKey { .. }
         | Reason::Forbidden { .. }
         | Reason::MissingKey { .. }
+        | Reason::Unavailable
         | Reason::UnreadableBody { .. } => (
             "about:blank",
             status.canonical_reason().unwrap_or("Request Rejected"),
@@ -313,10 +314,13 @@ fn problem_json(rejection: &Rejection) -> Response<Bytes> {
             body.push("]}");
         }
         // No limit is known to be exceeded, even if the state of one policy denies.
-        Reason::Unavailable => body.push("\",\"violated-policies\":[]}"),
+        Reason::Unavailable if status == StatusCode::SERVICE_UNAVAILABLE => {
+            body.push("\",\"violated-policies\":[]}");
+        }
         Reason::AmbiguousKey { .. }
         | Reason::Forbidden { .. }
         | Reason::MissingKey { .. }
+        | Reason::Unavailable
         | Reason::UnreadableBody { .. } => {
             body.push("\"}");
         }

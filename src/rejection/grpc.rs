@@ -82,7 +82,7 @@ fn code(rejection: &Rejection) -> u8 {
     const UNAUTHENTICATED: u8 = 16;
     match (rejection.reason(), rejection.status()) {
         (Reason::Limited { .. }, _) => RESOURCE_EXHAUSTED,
-        (Reason::Unavailable, _) | (_, StatusCode::SERVICE_UNAVAILABLE) => UNAVAILABLE,
+        (_, StatusCode::SERVICE_UNAVAILABLE) => UNAVAILABLE,
         (_, StatusCode::UNAUTHORIZED) => UNAUTHENTICATED,
         (_, StatusCode::FORBIDDEN) => PERMISSION_DENIED,
         (_, status) if status.is_client_error() => INVALID_ARGUMENT,

@@ -18,7 +18,7 @@ use crate::{
     clock::whole_seconds,
     decision::{Decision, Outcome, PolicyName, PolicyState},
     diagnosis::{ErrorChain, log},
-    error::Error,
+    error::{Error, ErrorKind},
     extract::{AsyncKeyExtractor, KeyExtractor},
     request::{BodyFault, RequestHead},
     task::backoff::random,
@@ -152,7 +152,13 @@ impl Rejection {
                 effect = effect
             );
         }
-        error.into()
+        Self::of_error(error)
+    }
+
+    fn of_error(error: Error) -> Self {
+        let mut rejection = Self::unavailable();
+        rejection.details.error = Some(error);
+        rejection
     }
 
     /// For a request that cannot be decided, through no fault of the client.
@@ -222,7 +228,8 @@ impl Rejection {
         &self.details.reason
     }
 
-    /// The status of the response: 429 if limited, 403 if forbidden, 503 if unavailable, 400 for an ambiguous key, 413, 408 or 400 for an
+    /// The status of the response: 429 if limited, 403 if forbidden, 503 if unavailable (500 if the service's own code or settings are
+    /// the reason), 400 for an ambiguous key, 413, 408 or 400 for an
     /// unreadable body, and the extractor's choice for a missing key.
     #[must_use]
     pub fn status(&self) -> StatusCode {
@@ -304,9 +311,7 @@ impl Rejection {
                     "",
                 ],
             },
-            Reason::MissingKey { .. } | Reason::UnreadableBody { .. } if self.is_internal() => {
-                [INTERNAL_ERROR, "", "", "", ""]
-            }
+            _ if self.is_internal() => [INTERNAL_ERROR, "", "", "", ""],
             Reason::MissingKey { label, .. } => {
                 let missing = client_label(label).unwrap_or("a required value");
                 ["the request is missing ", missing, "", "", ""]
@@ -323,31 +328,49 @@ impl Rejection {
             Reason::AmbiguousKey { .. } => "key_ambiguous",
             Reason::Forbidden { .. } => "forbidden",
             Reason::Limited { .. } => "rate_limited",
-            Reason::MissingKey { .. } | Reason::UnreadableBody { .. } if self.is_internal() => {
-                "internal_error"
-            }
+            _ if self.is_internal() => "internal_error",
             Reason::MissingKey { .. } => "key_missing",
             Reason::UnreadableBody { .. } => "body_unreadable",
             Reason::Unavailable => "unavailable",
         }
     }
 
-    /// Whether a key is missing because of the server's own configuration. The log names the extractor.
+    /// Whether the reason is the server's own configuration. The log has it.
     fn is_internal(&self) -> bool {
-        self.details.status.is_server_error()
+        let status = self.details.status;
+        match self.details.reason {
+            Reason::MissingKey { .. } | Reason::UnreadableBody { .. } => status.is_server_error(),
+            Reason::Unavailable => status == StatusCode::INTERNAL_SERVER_ERROR,
+            _ => false,
+        }
     }
 }
 
 /// The error of a limiter that could not decide: 503, with the [error](Rejection::error).
 ///
-/// So `?` passes errors of [`RateLimiter`](crate::RateLimiter) on in a handler. Nothing is logged.
+/// So `?` passes errors of [`RateLimiter`](crate::RateLimiter) on in a handler. An error of the service's own making, such as a
+/// policy that the limiter does not have, is 500, and the first one of the process is logged.
 impl From<Error> for Rejection {
     fn from(error: Error) -> Self {
-        let mut rejection = Self::unavailable();
-        rejection.details.error = Some(error);
+        use ErrorKind::{InvalidConfig, InvalidPolicy, InvalidQuota};
+        let is_mistake = matches!(error.kind(), InvalidConfig | InvalidPolicy | InvalidQuota);
+        if is_mistake && !HAS_LOGGED_MISTAKE.swap(true, Ordering::Relaxed) {
+            log::event!(
+                ERROR,
+                "a handler cannot ask the limiter",
+                error = ErrorChain(&error),
+                effect = "its requests get 500"
+            );
+        }
+        let mut rejection = Self::of_error(error);
+        if is_mistake {
+            rejection.details.status = StatusCode::INTERNAL_SERVER_ERROR;
+        }
         rejection
     }
 }
+
+static HAS_LOGGED_MISTAKE: AtomicBool = AtomicBool::new(false);
 
 impl fmt::Display for Rejection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

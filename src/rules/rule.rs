@@ -437,8 +437,8 @@ impl Rule {
             return Err(Error::new(
                 ErrorKind::InvalidPolicy,
                 format!(
-                    "policy {:?}: its cost is 0, and only a charge can be settled: set a cost, and return 0 from settle() \
-                     for requests that are free",
+                    "policy {:?}: its cost is 0, and only a charge can be settled, or counted by its outcome: set a cost, which \
+                     settle() or the outcome gives back for requests that are free",
                     self.policy.name()
                 ),
             ));

@@ -6,17 +6,19 @@ use axum::{Router, body::Body, extract::FromRequestParts, routing::get};
 use http::{HeaderValue, Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use tollgate::{
-    Decision, Error, ErrorKind, Key, Policy, Quota, RateLimitLayer, RateLimiter,
+    Decision, Error, ErrorKind, Key, Policy, Quota, RateLimitLayer, RateLimiter, RequestHead,
     builder::RateLimitLayerBuilder,
     clock::{Clock, Timestamp},
     extract::Global,
     headers::Headers,
     middleware::{ActualCost, RateLimitInfo, RequestHold},
-    rejection::Rejection,
+    rejection::{MakeRejection, Rejection, RejectionFormat},
     rules::{CompletedRequest, RuleMode},
     testing::ScriptedStore,
 };
 use tower::{Layer, ServiceExt, service_fn};
+
+use crate::support::logged;
 
 const MESSAGE: &str = "internal server error";
 
@@ -271,6 +273,38 @@ async fn headers_of_a_rejection_stay_below_a_layer_with_less_quota_left() {
     assert_eq!(response.headers().get("retry-after"), None);
     // It has no numbers of its own, so those of the layer are added.
     assert_eq!(response.headers()["x-ratelimit-limit"], "1000000");
+}
+
+// Regression: it was a 503 without a line in the log, so one looked for a fault of the store.
+#[tokio::test]
+async fn policy_that_a_handler_misspells_is_an_internal_error() {
+    async fn search(limiter: RateLimiter) -> Result<(), Rejection> {
+        limiter.policy("search")?;
+        Ok(())
+    }
+    logged();
+    let builder = RateLimitLayer::builder().policy(plenty("searches").key(Global));
+    let app = Router::new().route("/", get(search));
+    let response = ask(&app.layer(layer(builder.share_limiter()))).await;
+    assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
+    let rejection = response.extensions().get::<Rejection>().cloned();
+    assert_eq!(
+        text(response).await,
+        r#"{"error":"internal_error","message":"internal server error","retry_after":null}"#
+    );
+    let (head, ()) = Request::new(()).into_parts();
+    let format = RejectionFormat::problem_json();
+    let made = format.make(&rejection.expect("the reason"), &RequestHead::from(&head));
+    assert_eq!(
+        *made.body(),
+        r#"{"type":"about:blank","title":"Internal Server Error","status":500,"detail":"internal server error"}"#
+    );
+    let lines = logged();
+    let [line] = lines.as_slice() else {
+        panic!("not one line: {lines:?}");
+    };
+    let reason = r#"the limiter has no policy "search"; its policies are "searches""#;
+    assert!(line.contains("ERROR") && line.contains(reason), "{line}");
 }
 
 #[test]
