@@ -57,6 +57,7 @@
 //! | responses to rejected requests | [`rejection`] |
 //! | bans after repeated denials | [`policy::Penalty`] |
 //! | denying a key for a time | [`block`], [`RateLimiter::block`] |
+//! | more requests than the service can serve | [`overload`] |
 //! | limiting without HTTP | [`RateLimiter`]; Tower services: [`call`] |
 //! | which algorithm to choose | [`algorithm::guide`] |
 //! | how algorithms count, and their bounds | [`algorithm`] |
@@ -106,6 +107,7 @@ mod limiter;
 pub mod matching;
 pub mod memory;
 pub mod middleware;
+pub mod overload;
 pub mod policy;
 pub mod prelude;
 pub mod rejection;

@@ -82,6 +82,15 @@ impl Fingerprint {
     }
 }
 
+/// Hashes a key without a policy. As with fingerprints, clients cannot aim at a hash.
+pub(crate) fn key_hash(key: &Key) -> u64 {
+    let words = key.words().zip(&*NUMBERS);
+    let sum = words.fold(0_u128, |sum, (word, [number, _])| {
+        sum.wrapping_add(number.wrapping_mul(word.into()))
+    });
+    mix((sum >> 64) as u64)
+}
+
 /// Maps each number to another one that differs in about half of its bits (the last step of MurmurHash3).
 ///
 /// Keys that differ in a few characters have sums at regular distances, which would leave some shards and slots crowded, and

@@ -15,9 +15,8 @@ pub use self::as_charges::AsCharges;
 pub(crate) use self::charge::{Away, Site};
 pub(crate) use self::charge::{Charge, Charges, MAX_CHARGES};
 pub use self::charge::{Enforcement, OwnedCharge};
-#[cfg(feature = "redis")]
-pub(crate) use self::fingerprint::mix;
 pub(crate) use self::fingerprint::{Fingerprint, place};
+pub(crate) use self::fingerprint::{key_hash, mix};
 #[cfg(feature = "redis")]
 pub(crate) use self::merge::Merge;
 pub(crate) use self::settlement::{Actual, KeyEffect};

@@ -1,8 +1,6 @@
 //! The crate's lock.
 
-#[cfg(any(feature = "redis", feature = "top-keys"))]
-use std::sync::TryLockError;
-use std::sync::{Mutex as StdMutex, MutexGuard, PoisonError};
+use std::sync::{Mutex as StdMutex, MutexGuard, PoisonError, TryLockError};
 
 /// A mutex that ignores poisoning.
 ///
@@ -27,7 +25,6 @@ impl<T> Mutex<T> {
     }
 
     /// Returns the lock, unless somebody has it.
-    #[cfg(any(feature = "redis", feature = "top-keys"))]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         match self.0.try_lock() {
             Ok(guard) => Some(guard),

@@ -29,6 +29,7 @@ mod limiter;
 mod matching;
 mod memory;
 mod middleware;
+mod overload;
 mod rejection;
 #[cfg(feature = "redis")]
 mod resilience;

@@ -8,7 +8,7 @@ use std::{
 };
 
 /// Each top-level module and its floor; see DESIGN.md.
-const FLOORS: [(&str, u8); 38] = [
+const FLOORS: [(&str, u8); 39] = [
     ("clock", 0),
     ("error", 0),
     ("key", 0),
@@ -35,6 +35,7 @@ const FLOORS: [(&str, u8); 38] = [
     ("matching", 10),
     ("rejection", 10),
     ("limiter", 11),
+    ("overload", 11),
     ("rules", 11),
     ("middleware", 12),
     ("call", 13),

@@ -1,0 +1,236 @@
+//! The requests in flight, and the windows in which they are observed.
+
+use std::{
+    sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
+    time::Duration,
+};
+
+use crate::{
+    clock::{Timestamp, micros},
+    task::Mutex,
+};
+
+use super::{
+    controller::{Controller, Window},
+    times::SharedTimes,
+};
+
+/// Counts the requests in flight, and adapts how many there may be. Shared by all requests of a service.
+pub(super) struct AdaptiveLimit {
+    in_flight: Line<AtomicU32>,
+    /// How many may be in flight, written once a window.
+    cap: AtomicU32,
+    /// When the window may end, and from when on requests are counted in it. Microseconds.
+    ends_at: AtomicU64,
+    counts_from: AtomicU64,
+    /// A client that hangs up earlier says nothing about the service. Microseconds.
+    quick: AtomicU64,
+    came: Line<Arrivals>,
+    ended: Line<Ends>,
+    rolling: Mutex<Rolling>,
+}
+
+/// Requests that came in a window.
+#[derive(Default)]
+struct Arrivals {
+    asked: AtomicU32,
+    shed: AtomicU32,
+    /// The fewest in flight.
+    fewest: AtomicU32,
+    /// Those after the beginning that is not counted, and the sum of the requests that were in flight then.
+    counted: AtomicU32,
+    in_flight: AtomicU64,
+}
+
+/// Requests that ended in a window.
+struct Ends {
+    served: AtomicU32,
+    lost: AtomicU32,
+    times: SharedTimes,
+}
+
+/// What only one thread changes at a time.
+struct Rolling {
+    controller: Controller,
+    started_at: Timestamp,
+}
+
+/// Values that different threads write lie on cache lines of their own.
+#[repr(align(128))]
+struct Line<T>(T);
+
+/// How a request has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// It has a response.
+    Answered,
+    /// Nobody waited for it any more.
+    Left,
+    /// It was not run after all, so it says nothing.
+    NotRun,
+    /// The service gave it up.
+    TimedOut,
+}
+
+impl AdaptiveLimit {
+    pub fn new(now: Timestamp) -> Self {
+        let controller = Controller::new();
+        let limit = Self {
+            in_flight: Line(AtomicU32::new(0)),
+            cap: AtomicU32::new(0),
+            ends_at: AtomicU64::new(0),
+            counts_from: AtomicU64::new(0),
+            quick: AtomicU64::new(0),
+            came: Line(Arrivals::default()),
+            ended: Line(Ends {
+                served: AtomicU32::new(0),
+                lost: AtomicU32::new(0),
+                times: SharedTimes::none(),
+            }),
+            rolling: Mutex::new(Rolling {
+                controller,
+                started_at: now,
+            }),
+        };
+        limit.came.0.fewest.store(u32::MAX, Relaxed);
+        limit.publish(&limit.rolling.lock(), now);
+        limit
+    }
+
+    /// Returns how many requests may be in flight.
+    #[inline]
+    pub fn cap(&self) -> u32 {
+        self.cap.load(Relaxed)
+    }
+
+    #[inline]
+    pub fn in_flight(&self) -> u32 {
+        self.in_flight.0.load(Relaxed)
+    }
+
+    pub fn is_overloaded(&self) -> bool {
+        self.rolling.lock().controller.is_overloaded()
+    }
+
+    /// Counts a request that came, and takes a place if `may` finds that this many others in flight leave one.
+    #[inline]
+    pub fn enter(&self, now: Timestamp, may: impl FnOnce(u32) -> bool) -> bool {
+        // Taken first, so that requests that come together do not all find the last place.
+        let others = self.in_flight.0.fetch_add(1, Relaxed);
+        let enters = may(others);
+        if !enters {
+            self.in_flight.0.fetch_sub(1, Relaxed);
+        }
+        let came = &self.came.0;
+        came.asked.fetch_add(1, Relaxed);
+        if !enters {
+            came.shed.fetch_add(1, Relaxed);
+        }
+        came.fewest.fetch_min(others, Relaxed);
+        if now.as_micros() >= self.counts_from.load(Relaxed) {
+            came.counted.fetch_add(1, Relaxed);
+            came.in_flight.fetch_add(u64::from(others), Relaxed);
+        }
+        self.end_window_if_due(now);
+        enters
+    }
+
+    /// Gives a place back.
+    #[inline]
+    pub fn leave(&self, now: Timestamp, took: Duration, end: End) {
+        let left = self.in_flight.0.fetch_sub(1, Relaxed) - 1;
+        self.came.0.fewest.fetch_min(left, Relaxed);
+        let ended = &self.ended.0;
+        if end == End::Answered {
+            ended.times.count(took);
+        }
+        if now.as_micros() >= self.counts_from.load(Relaxed) {
+            match end {
+                End::Answered => {
+                    ended.served.fetch_add(1, Relaxed);
+                }
+                End::Left if micros(took) <= self.quick.load(Relaxed) => {}
+                End::Left | End::TimedOut => {
+                    ended.lost.fetch_add(1, Relaxed);
+                }
+                End::NotRun => {}
+            }
+        }
+        self.end_window_if_due(now);
+    }
+
+    #[inline]
+    fn end_window_if_due(&self, now: Timestamp) {
+        if now.as_micros() >= self.ends_at.load(Relaxed) {
+            self.end_window(now);
+        }
+    }
+
+    #[cold]
+    fn end_window(&self, now: Timestamp) {
+        // Whoever has it ends the window.
+        let Some(mut rolling) = self.rolling.try_lock() else {
+            return;
+        };
+        if now.as_micros() < self.ends_at.load(Relaxed) {
+            return;
+        }
+        let age = now.since(rolling.started_at);
+        let seen = self.ended.0.seen();
+        if seen < ENOUGH && age < LONGEST {
+            self.ends_at.store((now + AGAIN).as_micros(), Relaxed);
+            return;
+        }
+        let counts_from = Timestamp::from_micros(self.counts_from.load(Relaxed));
+        let span = now.since(rolling.started_at.max(counts_from));
+        let window = self.take(span);
+        rolling.controller.end_window(&window);
+        rolling.started_at = now;
+        self.publish(&rolling, now);
+    }
+
+    /// Returns what was seen, and begins anew.
+    fn take(&self, span: Duration) -> Window {
+        let (came, ended) = (&self.came.0, &self.ended.0);
+        let whole = |count: &AtomicU32| f64::from(count.swap(0, Relaxed));
+        let fewest = came.fewest.swap(u32::MAX, Relaxed);
+        let counted = whole(&came.counted);
+        #[expect(clippy::cast_precision_loss, reason = "the mean need not be exact")]
+        let in_flight = came.in_flight.swap(0, Relaxed) as f64;
+        Window {
+            span: span.as_secs_f64(),
+            in_flight: in_flight / counted.max(1.0),
+            fewest: (fewest != u32::MAX && counted > 0.0).then(|| f64::from(fewest)),
+            asked: whole(&came.asked),
+            shed: whole(&came.shed),
+            served: whole(&ended.served),
+            lost: whole(&ended.lost),
+            times: ended.times.take(),
+        }
+    }
+
+    fn publish(&self, rolling: &Rolling, now: Timestamp) {
+        let controller = &rolling.controller;
+        let (length, uncounted) = controller.next_window();
+        let quick = micros(Duration::from_secs_f64(controller.quick()));
+        self.cap.store(controller.cap(), Relaxed);
+        self.quick.store(quick, Relaxed);
+        let counts_from = now + Duration::from_secs_f64(uncounted);
+        self.counts_from.store(counts_from.as_micros(), Relaxed);
+        let ends_at = now + Duration::from_secs_f64(length);
+        self.ends_at.store(ends_at.as_micros(), Relaxed);
+    }
+}
+
+impl Ends {
+    fn seen(&self) -> u32 {
+        let counts = [&self.served, &self.lost].map(|count| count.load(Relaxed));
+        counts.iter().sum()
+    }
+}
+
+/// Responses that a window needs, unless it is as long as this.
+const ENOUGH: u32 = 20;
+const LONGEST: Duration = Duration::from_secs(1);
+/// When a window that is too short is looked at again.
+const AGAIN: Duration = Duration::from_millis(5);

@@ -1,0 +1,220 @@
+//! Who of a class is shed: how many places a key may take, and how often it may try.
+//!
+//! - A key gets a place while it has fewer than four times the free ones (Choudhury and Hahne, "Dynamic queue length thresholds",
+//!   1998): one comparison, without a list of the keys.
+//! - Before that, a key that tries more often than the fair rate of its class passes with the probability `fair rate / its rate`, as
+//!   in core-stateless fair queueing (Stoica, Shenker and Zhang, 1998). So a key that sends nine of ten requests does not find each
+//!   place first. The fair rate falls while more than a fifth of those that pass find no place.
+//!
+//! Keys are counted in two rows of cells by their hash, and the smaller count is taken: a fixed 64 KiB, and no key is remembered. A
+//! key that shares a cell with a busy one in both rows is taken for as busy.
+
+use std::{
+    array,
+    sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed},
+    time::Duration,
+};
+
+use crate::{
+    charge::{mix, place},
+    clock::Timestamp,
+    task::{Mutex, backoff::random},
+};
+
+/// Places and attempts of all keys, and the fair rate of each class.
+pub(super) struct Shares {
+    /// Places that keys have.
+    held: Box<Cells<AtomicU32>>,
+    /// Attempts of this half second, and of the one before, in turns.
+    attempts: [Box<Cells<AtomicU16>>; 2],
+    /// Number of the half second.
+    half_second: AtomicU64,
+    classes: Box<[FairRate]>,
+    /// When the fair rates are adapted next. Microseconds.
+    adapts_at: AtomicU64,
+    turning: Mutex<()>,
+}
+
+type Cells<T> = [[T; CELLS]; 2];
+
+/// The rate of attempts up to which all of a key's requests pass, and what was seen since it was adapted.
+struct FairRate {
+    /// Attempts a second, as the bits of a float.
+    rate: AtomicU64,
+    passed: AtomicU32,
+    /// Those that passed, and found no place.
+    full: AtomicU32,
+    /// The highest rate of a key, as the bits of a float that is not negative, whose order is that of numbers.
+    highest: AtomicU64,
+}
+
+/// A key, as it is counted.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct KeyHash(pub u64);
+
+impl Shares {
+    pub fn new(classes: usize, now: Timestamp) -> Self {
+        Self {
+            held: cells(),
+            attempts: [cells(), cells()],
+            half_second: AtomicU64::new(now.as_micros() / HALF_SECOND),
+            classes: (0..classes).map(|_| FairRate::unlimited()).collect(),
+            adapts_at: AtomicU64::new((now + ADAPTED).as_micros()),
+            turning: Mutex::new(()),
+        }
+    }
+
+    /// Counts an attempt, and returns whether it passes the filter by rate.
+    pub fn passes(&self, class: usize, key: KeyHash, now: Timestamp, half_is_free: bool) -> bool {
+        self.turn(now, half_is_free);
+        let rate = self.note_attempt(class, key, now);
+        let fair = &self.classes[class];
+        fair.highest.fetch_max(rate.to_bits(), Relaxed);
+        let limit = f64::from_bits(fair.rate.load(Relaxed));
+        if rate > limit && unit(random()) * rate > limit {
+            return false;
+        }
+        fair.passed.fetch_add(1, Relaxed);
+        true
+    }
+
+    /// Notes that a request that has passed found no place.
+    pub fn note_full(&self, class: usize) {
+        self.classes[class].full.fetch_add(1, Relaxed);
+    }
+
+    /// Returns how many places a key has.
+    pub fn held(&self, key: KeyHash) -> u32 {
+        let [first, second] = places(key.0);
+        let [row, other] = &*self.held;
+        row[first].load(Relaxed).min(other[second].load(Relaxed))
+    }
+
+    pub fn take(&self, key: KeyHash) {
+        self.places_of(key).for_each(|cell| {
+            cell.fetch_add(1, Relaxed);
+        });
+    }
+
+    pub fn give_back(&self, key: KeyHash) {
+        self.places_of(key).for_each(|cell| {
+            cell.fetch_sub(1, Relaxed);
+        });
+    }
+
+    fn places_of(&self, key: KeyHash) -> impl Iterator<Item = &AtomicU32> {
+        let cells = self.held.iter().zip(places(key.0));
+        cells.map(|(row, place)| &row[place])
+    }
+
+    /// Counts an attempt, and returns those of this key and class in the last second or half, a second.
+    fn note_attempt(&self, class: usize, key: KeyHash, now: Timestamp) -> f64 {
+        let half = now.as_micros() / HALF_SECOND;
+        let [this, last] = if half.is_multiple_of(2) {
+            [0, 1]
+        } else {
+            [1, 0]
+        };
+        let places = places(mix(key.0 ^ class as u64));
+        let least = |cells: &Cells<AtomicU16>| {
+            let counts = cells.iter().zip(places);
+            let counts = counts.map(|(row, place)| row[place].load(Relaxed));
+            f64::from(counts.min().unwrap_or_default())
+        };
+        for (row, place) in self.attempts[this].iter().zip(places) {
+            // A count that is full stays so: the key is far above any fair rate.
+            if row[place].load(Relaxed) < u16::MAX {
+                row[place].fetch_add(1, Relaxed);
+            }
+        }
+        let into = Duration::from_micros(now.as_micros() % HALF_SECOND);
+        let half = Duration::from_micros(HALF_SECOND);
+        let passed = into.div_duration_f64(half);
+        let counted = least(&self.attempts[this]) + (1.0 - passed) * least(&self.attempts[last]);
+        counted / half.as_secs_f64()
+    }
+
+    /// Begins the next half second, and adapts the fair rates, if it is time.
+    fn turn(&self, now: Timestamp, half_is_free: bool) {
+        let half = now.as_micros() / HALF_SECOND;
+        let is_due = half != self.half_second.load(Relaxed)
+            || now.as_micros() >= self.adapts_at.load(Relaxed);
+        if is_due && let Some(_turning) = self.turning.try_lock() {
+            self.begin_half(half);
+            if now.as_micros() >= self.adapts_at.load(Relaxed) {
+                self.adapts_at.store((now + ADAPTED).as_micros(), Relaxed);
+                self.classes
+                    .iter()
+                    .for_each(|class| class.adapt(half_is_free));
+            }
+        }
+    }
+
+    #[cold]
+    fn begin_half(&self, half: u64) {
+        let last = self.half_second.load(Relaxed);
+        if half <= last {
+            return;
+        }
+        let begun = if half == last + 1 {
+            half..=half
+        } else {
+            half - 1..=half
+        };
+        for number in begun {
+            let cells = &self.attempts[(number % 2) as usize];
+            let cells = cells.iter().flatten();
+            cells.for_each(|cell| cell.store(0, Relaxed));
+        }
+        self.half_second.store(half, Relaxed);
+    }
+}
+
+impl FairRate {
+    fn unlimited() -> Self {
+        Self {
+            rate: AtomicU64::new(HIGHEST.to_bits()),
+            passed: AtomicU32::new(0),
+            full: AtomicU32::new(0),
+            highest: AtomicU64::new(0),
+        }
+    }
+
+    fn adapt(&self, half_is_free: bool) {
+        let rate = f64::from_bits(self.rate.load(Relaxed));
+        let passed = f64::from(self.passed.swap(0, Relaxed));
+        let full = f64::from(self.full.swap(0, Relaxed)) / passed.max(1.0);
+        let highest = f64::from_bits(self.highest.swap(0, Relaxed));
+        let next = if full > TOO_FULL {
+            rate.min(highest) * (1.0 - 0.2 * full)
+        } else if half_is_free {
+            rate * 1.3
+        } else {
+            rate * 1.1
+        };
+        self.rate.store(next.clamp(1.0, HIGHEST).to_bits(), Relaxed);
+    }
+}
+
+/// Returns the cell of a hash in each row.
+fn places(hash: u64) -> [usize; 2] {
+    [hash, hash.rotate_left(32)].map(|hash| place(hash, CELLS))
+}
+
+/// Returns a number from 0 to 1.
+#[expect(clippy::cast_precision_loss, reason = "its lowest bits do not matter")]
+fn unit(random: u64) -> f64 {
+    random as f64 / u64::MAX as f64
+}
+
+fn cells<T: Default>() -> Box<Cells<T>> {
+    Box::new(array::from_fn(|_| array::from_fn(|_| T::default())))
+}
+
+const CELLS: usize = 4_096;
+const HALF_SECOND: u64 = 500_000;
+const ADAPTED: Duration = Duration::from_millis(100);
+/// The part of the requests that pass and may find no place.
+const TOO_FULL: f64 = 0.2;
+/// No limit.
+const HIGHEST: f64 = 1e9;

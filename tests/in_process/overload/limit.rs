@@ -1,0 +1,143 @@
+//! When requests are shed, and whose: the limit in simulated services.
+
+use tollgate::{
+    clock::{Clock, Timestamp},
+    overload::Overload,
+};
+
+use super::simulation::{Event, Outcome, START, Service, Setup};
+
+fn with_limit(setup: Setup) -> Outcome {
+    let clock = Clock::manual(Timestamp::from_micros(START));
+    let overload = Overload::adaptive().clock(clock.clone()).build();
+    let overload = overload.expect("usable settings");
+    let outcome = setup.run(Some((overload.clone(), clock)));
+    assert_eq!(overload.in_flight(), 0, "a place is lost");
+    outcome
+}
+
+/// Ten times the load that the service can serve.
+fn expect_share(service: Service, least: f64) {
+    let setup = Setup {
+        seconds: 30.0,
+        ..Setup::new(service, 10.0)
+    };
+    let (limited, unlimited) = (with_limit(setup), setup.run(None));
+    println!(
+        "{service:?}: {:.2} of the possible, p99 {:?}; without a limit {:.2}",
+        limited.share, limited.p99, unlimited.share
+    );
+    assert!(limited.share >= least, "{}", limited.share);
+    assert!(unlimited.share < 0.3, "it is no overload");
+}
+
+#[test]
+fn handlers_that_never_wait_serve_what_they_can() {
+    expect_share(Service::Cpu, 0.95);
+}
+
+#[test]
+fn handlers_that_wait_serve_what_they_can() {
+    expect_share(Service::Await, 0.95);
+}
+
+#[test]
+fn pool_of_connections_serves_what_it_can() {
+    expect_share(Service::Pool, 0.95);
+}
+
+#[test]
+fn downstream_that_slows_down_under_load_serves_what_it_can() {
+    expect_share(Service::Shared, 0.85);
+}
+
+// By latency alone, limits take the slow requests for a queue, and fall to nearly nothing.
+#[test]
+fn slow_requests_among_quick_ones_do_not_throttle_a_service() {
+    expect_share(Service::MixWait, 0.9);
+    expect_share(Service::MixPool, 0.9);
+}
+
+#[test]
+fn nothing_is_shed_below_the_capacity() {
+    for service in [Service::Await, Service::Cpu, Service::Pool] {
+        let setup = Setup {
+            seconds: 30.0,
+            from: 0.0,
+            ..Setup::new(service, 0.7)
+        };
+        let outcome = with_limit(setup);
+        assert!(outcome.share > 0.999, "{service:?}: {}", outcome.share);
+    }
+}
+
+/// Expects that five seconds after a fault has ended, and until the end, each second serves nearly all that it can.
+fn expect_recovery(event: Event, ended_at: usize) {
+    let setup = Setup {
+        event,
+        seconds: ended_at as f64 + 20.0,
+        ..Setup::new(Service::Pool, 2.0)
+    };
+    let outcome = with_limit(setup);
+    let after = &outcome.served[ended_at + 5..ended_at + 18];
+    let worst = after.iter().min().copied().unwrap_or_default();
+    println!("{event:?}: {after:?}");
+    assert!(f64::from(worst) > 0.85 * setup.capacity(), "{after:?}");
+}
+
+#[test]
+fn service_recovers_from_a_downstream_that_was_slow() {
+    expect_recovery(Event::Slow, 80);
+}
+
+#[test]
+fn service_recovers_from_a_downstream_that_was_stuck() {
+    expect_recovery(Event::Stuck, 50);
+}
+
+#[test]
+fn service_recovers_from_a_cold_start() {
+    expect_recovery(Event::ColdStart, 5);
+}
+
+// The time without load must not follow the queue: the limit would rise for ever.
+#[test]
+fn limit_does_not_drift_in_minutes_of_overload() {
+    let setup = Setup {
+        seconds: 300.0,
+        ..Setup::new(Service::Pool, 3.0)
+    };
+    let outcome = with_limit(setup);
+    let mean = |limits: &[u32]| limits.iter().sum::<u32>() as f64 / limits.len() as f64;
+    let (first, last) = (
+        mean(&outcome.limits[10..70]),
+        mean(&outcome.limits[238..298]),
+    );
+    println!("mean limit {first:.1} in the first minute, {last:.1} in the last");
+    assert!((0.7..1.5).contains(&(last / first)), "{first} {last}");
+    assert!(outcome.share > 0.95, "{}", outcome.share);
+}
+
+// One of 20 tenants sends nine requests in ten, and each class has a third of the demand.
+#[test]
+fn classes_are_served_in_order_and_tenants_of_one_fairly() {
+    let setup = Setup {
+        has_classes: true,
+        has_tenants: true,
+        ..Setup::new(Service::Await, 2.0)
+    };
+    let outcome = with_limit(setup);
+    println!(
+        "{:?}, Jain {:.3}, quiet {:.2}",
+        outcome.classes, outcome.jain, outcome.quiet
+    );
+    let [critical, normal, sheddable] = outcome.classes;
+    assert!(critical > 0.96, "{critical}");
+    assert!(normal > 5.0 * sheddable, "{normal} {sheddable}");
+    assert!(outcome.jain > 0.95, "{}", outcome.jain);
+    let blind = with_limit(Setup {
+        has_tenants: false,
+        ..setup
+    });
+    assert!(blind.jain < outcome.jain, "{}", blind.jain);
+}

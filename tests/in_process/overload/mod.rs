@@ -1,0 +1,5 @@
+//! Overload: when requests are shed, and whose.
+
+mod limit;
+mod places;
+mod simulation;
