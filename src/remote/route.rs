@@ -107,6 +107,8 @@ struct RequestRoute<'a> {
     run_number_of_first: u64,
     submitted_at: Timestamp,
     redirects_in_a_row: u32,
+    /// Whether a node has found the slot half moved.
+    is_half_moved: bool,
     /// Redirects that were followed after a wait.
     waits: u32,
 }
@@ -122,6 +124,7 @@ impl<'a> RequestRoute<'a> {
             run_number_of_first: run_number,
             submitted_at,
             redirects_in_a_row: 0,
+            is_half_moved: false,
             waits: 0,
         }
     }
@@ -170,13 +173,21 @@ impl<'a> RequestRoute<'a> {
         } else {
             self.redirects_in_a_row + 1
         };
+        self.is_half_moved |= is_moving;
         let waits = is_moving || self.redirects_in_a_row > USUAL_REDIRECTS;
         self.waits += u32::from(waits);
         let wait = waits.then(|| jittered(FIRST_WAIT * (1 << self.waits.min(4))));
         let left = (self.submitted_at + self.first.deadline).since(Clock::system().now());
         let is_late = left.is_zero() || wait.is_some_and(|wait| wait > left);
         if is_late || self.redirects_in_a_row > MAX_REDIRECTS {
-            return Err(classify::unresolved(redirect, self.redirects_in_a_row));
+            // A redirect to the other half may come last, and says less.
+            let is_circle = self.redirects_in_a_row > MAX_REDIRECTS;
+            let reason = if self.is_half_moved && !is_circle {
+                &Redirect::TryAgain
+            } else {
+                redirect
+            };
+            return Err(classify::unresolved(reason, self.redirects_in_a_row));
         }
         Ok(wait)
     }
