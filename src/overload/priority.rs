@@ -4,7 +4,7 @@ use std::fmt;
 
 /// How soon a request is shed under overload, compared with others.
 ///
-/// Of one class, the requests are equal. See the [module docs](super).
+/// Requests of one class are equal. See the [module docs](super).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Priority {
