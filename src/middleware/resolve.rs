@@ -256,7 +256,7 @@ impl KeyResolution {
         };
         *number = match rule.number_in_body(head) {
             Ok(number) => number,
-            // The key is known, so a rollout tells whether the rule can deny the request.
+            // The key is known, so the rule denies the request only if the rollout has that key.
             Err(rejection) => {
                 let name = rule.policy().name().as_bytes();
                 return match setting.enforcement(name, &key) {

@@ -23,7 +23,7 @@ pub(super) struct AdaptiveLimit {
     /// When the window may end, and from when on requests are counted in it. Microseconds.
     ends_at: AtomicU64,
     counts_from: AtomicU64,
-    /// A client that hangs up earlier says nothing about the service. Microseconds.
+    /// Clients that hang up earlier are not counted as lost. Microseconds.
     quick: AtomicU64,
     came: Line<Arrivals>,
     ended: Line<Ends>,
@@ -49,7 +49,7 @@ struct Ends {
     times: SharedTimes,
 }
 
-/// What only one thread changes at a time.
+/// The state that one thread changes at a time.
 struct Rolling {
     controller: Controller,
     started_at: Timestamp,
@@ -66,7 +66,7 @@ pub(super) enum End {
     Answered,
     /// Nobody waited for it any more.
     Left,
-    /// It was not run after all, so it says nothing.
+    /// It was not run after all, so it is not counted.
     NotRun,
     /// The service gave it up.
     TimedOut,

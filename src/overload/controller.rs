@@ -23,7 +23,7 @@
 
 use super::times::Times;
 
-/// What was seen in a window of time. Seconds, and requests.
+/// Requests and responses in a window of time. Times are in seconds.
 pub(super) struct Window {
     /// The time in which requests were counted: the window without its first quarter, in which requests of the window before end.
     pub span: f64,
@@ -70,7 +70,7 @@ pub(super) struct Controller {
     usual: Option<Usual>,
 }
 
-/// What high and low windows have served, compared.
+/// The comparison of high and low windows by their responses.
 #[derive(Default)]
 struct Swing {
     /// The window before, to be compared with the next one.
@@ -350,7 +350,7 @@ const QUICK: f64 = 0.2;
 /// How many times as long as with room quick responses take in a crowd, and in seconds how much longer at least.
 const CROWDED: f64 = 1.5;
 const GRACE: f64 = 0.002;
-/// Responses of which a quantile says something, and those of which it says what is usual.
+/// The fewest responses for a quantile, and for one that stands for the usual times.
 const FEW: u32 = 5;
 const MANY: u32 = 200;
 /// By which part of the additional requests in flight throughput must rise, to be worth their wait.

@@ -35,8 +35,8 @@
 //! service whose requests differ (most take a millisecond, some take seconds) is not throttled because of the slow ones. Overload ends
 //! when less than 5 % is shed.
 //!
-//! A client that hangs up early says nothing about the service. One that has waited longer than most responses take counts as lost,
-//! and if more are lost than served, the limit falls by a third.
+//! A client that hangs up early is not counted. One that has waited longer than the quickest fifth of responses counts as lost, and if
+//! more are lost than served, the limit falls by a third.
 //!
 //! # Whose requests are shed?
 //!

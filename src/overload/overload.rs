@@ -1,4 +1,4 @@
-//! What users build: the limit, its classes, and the place that a request takes.
+//! The limit that users build, its classes, and the place that a request takes.
 
 use std::{fmt, sync::Arc};
 

@@ -1,4 +1,4 @@
-//! Who of a class is shed: how many places a key may take, and how often it may try.
+//! Fairness within a class: how many places a key may take, and how often it may try.
 //!
 //! - A key gets a place while it has fewer than four times the free ones (Choudhury and Hahne, "Dynamic queue length thresholds",
 //!   1998): one comparison, without a list of the keys.

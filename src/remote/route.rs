@@ -180,7 +180,7 @@ impl<'a> RequestRoute<'a> {
         let left = (self.submitted_at + self.first.deadline).since(Clock::system().now());
         let is_late = left.is_zero() || wait.is_some_and(|wait| wait > left);
         if is_late || self.redirects_in_a_row > MAX_REDIRECTS {
-            // A redirect to the other half may come last, and says less.
+            // The redirect to the other half may come last, and is not the reason.
             let is_circle = self.redirects_in_a_row > MAX_REDIRECTS;
             let reason = if self.is_half_moved && !is_circle {
                 &Redirect::TryAgain

@@ -15,7 +15,7 @@ use tollgate::{
     overload::{InFlight, Overload, Priority},
 };
 
-/// What the handler of a service does.
+/// A service, by the work of its handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Service {
     /// 0.5 ms of work, 5 ms elsewhere without a limit, 0.5 ms of work.
