@@ -110,6 +110,7 @@ pub mod middleware;
 pub mod overload;
 pub mod policy;
 pub mod prelude;
+mod priority;
 pub mod rejection;
 #[cfg(feature = "redis")]
 pub mod remote;

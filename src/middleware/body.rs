@@ -94,7 +94,7 @@ impl<B> ResponseBody<B> {
         }
     }
 
-    pub(super) fn rejection(text: Bytes) -> Self {
+    pub(crate) fn rejection(text: Bytes) -> Self {
         Self {
             content: Content::Rejection(Some(text).filter(|text| !text.is_empty())),
         }

@@ -189,7 +189,7 @@ mod missing;
 mod no_body_read;
 mod request_hold;
 mod resolve;
-mod respond;
+pub(crate) mod respond;
 mod service;
 mod settle;
 mod waits;

@@ -1,9 +1,9 @@
 //! Responses to requests that a layer or a handler rejects, with their headers.
 
-use std::mem;
+use std::{mem, sync::LazyLock};
 
 use bytes::Bytes;
-use http::{Request, response::Parts};
+use http::{Request, header::RETRY_AFTER, response::Parts};
 
 use crate::{
     headers::{HeaderWriter, PolicyTerms},
@@ -37,6 +37,27 @@ pub(super) fn respond<A>(
     (parts, text)
 }
 
+/// Returns the head and the body of the response to a request that is rejected without a decision, with its `Retry-After`.
+#[cold]
+pub(crate) fn respond_plainly<A>(
+    rejection: Rejection,
+    format: &dyn MakeRejection,
+    request: Request<A>,
+) -> (Parts, Bytes) {
+    let wait = rejection.retry_after_secs();
+    let (mut parts, text) = respond(rejection, format, (plain_headers(), None), request);
+    if let Some(seconds) = wait {
+        let entry = parts.headers.entry(RETRY_AFTER);
+        entry.or_insert_with(|| seconds.into());
+    }
+    (parts, text)
+}
+
+fn plain_headers() -> &'static HeaderWriter {
+    static HEADERS: LazyLock<HeaderWriter> = LazyLock::new(HeaderWriter::default);
+    &HEADERS
+}
+
 /// The response of a layer with the default settings:
 /// [`RejectionFormat::json`](crate::rejection::RejectionFormat::json) with `Retry-After`, `Cache-Control: no-store` and
 /// [`Headers::legacy`](crate::headers::Headers::legacy).
@@ -47,14 +68,10 @@ pub(super) fn respond<A>(
 #[cfg(feature = "axum")]
 impl axum::response::IntoResponse for Rejection {
     fn into_response(self) -> axum::response::Response {
-        use std::sync::LazyLock;
-
         use crate::rejection::RejectionFormat;
 
-        static HEADERS: LazyLock<HeaderWriter> = LazyLock::new(HeaderWriter::default);
-
         let format = RejectionFormat::json();
-        let (parts, text) = respond(self, &format, (&HEADERS, None), Request::new(()));
+        let (parts, text) = respond_plainly(self, &format, Request::new(()));
         axum::response::Response::from_parts(parts, text.into())
     }
 }

@@ -12,6 +12,7 @@ use crate::{
 
 use super::{
     controller::{Controller, Window},
+    spell::Spell,
     times::SharedTimes,
 };
 
@@ -53,6 +54,7 @@ struct Ends {
 struct Rolling {
     controller: Controller,
     started_at: Timestamp,
+    spell: Spell,
 }
 
 /// Values that different threads write lie on cache lines of their own.
@@ -70,6 +72,16 @@ pub(super) enum End {
     NotRun,
     /// The service gave it up.
     TimedOut,
+}
+
+/// Whether a request gets a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Entry {
+    Fits,
+    /// It gets none.
+    Full,
+    /// It gets one in shadow, and would get none otherwise.
+    Over,
 }
 
 impl AdaptiveLimit {
@@ -90,6 +102,7 @@ impl AdaptiveLimit {
             rolling: Mutex::new(Rolling {
                 controller,
                 started_at: now,
+                spell: Spell::default(),
             }),
         };
         limit.came.0.fewest.store(u32::MAX, Relaxed);
@@ -112,18 +125,22 @@ impl AdaptiveLimit {
         self.rolling.lock().controller.is_overloaded()
     }
 
-    /// Counts a request that came, and takes a place if `may` finds that this many others in flight leave one.
+    /// Counts a request that came, and takes a place if `may` finds that this many others in flight leave one, or in shadow.
     #[inline]
-    pub fn enter(&self, now: Timestamp, may: impl FnOnce(u32) -> bool) -> bool {
+    pub fn enter(&self, now: Timestamp, is_shadow: bool, may: impl FnOnce(u32) -> bool) -> Entry {
         // Taken first, so that requests that come together do not all find the last place.
         let others = self.in_flight.0.fetch_add(1, Relaxed);
-        let enters = may(others);
-        if !enters {
+        let entry = match (may(others), is_shadow) {
+            (true, _) => Entry::Fits,
+            (false, true) => Entry::Over,
+            (false, false) => Entry::Full,
+        };
+        if entry == Entry::Full {
             self.in_flight.0.fetch_sub(1, Relaxed);
         }
         let came = &self.came.0;
         came.asked.fetch_add(1, Relaxed);
-        if !enters {
+        if entry != Entry::Fits {
             came.shed.fetch_add(1, Relaxed);
         }
         came.fewest.fetch_min(others, Relaxed);
@@ -132,7 +149,7 @@ impl AdaptiveLimit {
             came.in_flight.fetch_add(u64::from(others), Relaxed);
         }
         self.end_window_if_due(now);
-        enters
+        entry
     }
 
     /// Gives a place back.
@@ -187,6 +204,8 @@ impl AdaptiveLimit {
         rolling.controller.end_window(&window);
         rolling.started_at = now;
         self.publish(&rolling, now);
+        let is_overloaded = rolling.controller.is_overloaded();
+        rolling.spell.note(now, is_overloaded, &window, self.cap());
     }
 
     /// Returns what was seen, and begins anew.

@@ -6,6 +6,26 @@
 //!
 //! # Examples
 //!
+//! A layer outside of all others, so that a request that is shed costs nothing, and is charged to no policy:
+//!
+//! ```
+//! # #[cfg(feature = "axum")]
+//! # fn example(app: axum::Router, limit: tollgate::RateLimitLayer) -> Result<axum::Router, tollgate::Error> {
+//! use tollgate::{extract::ApiKey, overload::{Overload, Priority}};
+//!
+//! let overload = Overload::adaptive()
+//!     .key(ApiKey::header("x-api-key"))
+//!     .priority_when("/pay", Priority::Critical)
+//!     .priority_when("/export", Priority::Sheddable)
+//!     .skip("/health")
+//!     .build()?;
+//! let app = app.layer(limit).layer(overload);
+//! # Ok(app)
+//! # }
+//! ```
+//!
+//! Without HTTP:
+//!
 //! ```
 //! use tollgate::{Key, overload::{Overload, Priority}};
 //!
@@ -19,6 +39,22 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! # The response
+//!
+//! 503 with [`Reason::Overloaded`](crate::rejection::Reason::Overloaded) and `Retry-After`, drawn between 1 and 10 s: clients that were shed
+//! together come back one by one. With the feature `grpc`, gRPC clients get `UNAVAILABLE` with a `RetryInfo`.
+//!
+//! # Which class has a request?
+//!
+//! The first that applies decides:
+//!
+//! 1. the [header](OverloadBuilder::priority_header), from peers that you trust,
+//! 2. the first [matcher](OverloadBuilder::priority_when) that matches,
+//! 3. the [closure](OverloadBuilder::priority_by),
+//! 4. `Normal`.
+//!
+//! A class other than `Normal` is in the extensions of the request. With axum, [`Priority`] is an extractor.
 //!
 //! # When is a request shed?
 //!
@@ -35,8 +71,20 @@
 //! service whose requests differ (most take a millisecond, some take seconds) is not throttled because of the slow ones. Overload ends
 //! when less than 5 % is shed.
 //!
-//! A client that hangs up early is not counted. One that has waited longer than the quickest fifth of responses counts as lost, and if
-//! more are lost than served, the limit falls by a third.
+//! | the request | counted |
+//! |---|---|
+//! | has a response | as served, with its time |
+//! | has 408 or 504, or gRPC's `DEADLINE_EXCEEDED` | as lost |
+//! | has 503, gRPC's `UNAVAILABLE` or an error, or its client hangs up | as lost, if it took longer than the quickest fifth of responses |
+//! | was rejected by a limit inside | not at all |
+//!
+//! If more are lost than served, the limit falls by a third.
+//!
+//! # Handlers that never wait
+//!
+//! A handler that computes for long without an `await` keeps the requests behind it in the run queue of the executor, where nothing
+//! counts them. So one request each 10 ms goes to the end of that queue once, after it was counted and before its handler runs. If
+//! that takes more than a millisecond, all requests do so for 0.1 s. So what is in flight is the queue.
 //!
 //! # Whose requests are shed?
 //!
@@ -48,17 +96,29 @@
 //!
 //! There is no queue: a request that waits is served too late for somebody. The client's own retry is the queue.
 //!
+//! # Operation
+//!
+//! [`set_mode`](Overload::set_mode) is the kill switch, and in shadow nothing is shed. An overload has one log line when it begins, and
+//! one when none has come back for 10 s. [`telemetry`](crate::telemetry) lists the metrics.
+//!
 //! # What it does not see
 //!
-//! Work that was accepted before requests come here, in the run queue of the executor. A handler that computes for long without an
-//! `await` delays the requests behind it before they are counted.
+//! Connections that were not accepted, and requests that the server has not read.
 
 mod adaptive;
+mod builder;
 mod controller;
+mod future;
+mod lag;
+mod layer;
 mod overload;
-mod priority;
+mod request_rules;
 mod shares;
+mod spell;
 mod times;
 
-pub use self::overload::{InFlight, Overload, OverloadBuilder, Shed};
-pub use self::priority::Priority;
+pub use self::builder::OverloadBuilder;
+pub use self::future::SheddingFuture;
+pub use self::layer::Shedding;
+pub use self::overload::{InFlight, Overload, Shed};
+pub use crate::priority::priority::Priority;

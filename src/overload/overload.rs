@@ -1,82 +1,71 @@
-//! The limit that users build, its classes, and the place that a request takes.
+//! The limit that users build, and the place that a request takes.
 
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{Request, Response};
 
 use crate::{
     charge::key_hash,
     clock::{Clock, Timestamp},
-    error::{Error, ErrorKind},
     key::Key,
+    middleware::{ResponseBody, respond::respond_plainly},
+    priority::priority::Priority,
+    rejection::{MakeRejection, Rejection},
+    rules::{ModeSwitch, RuleMode},
+    task::backoff::random,
+    telemetry::{OverloadMetrics, OverloadOutcome},
 };
 
 use super::{
-    adaptive::{AdaptiveLimit, End},
-    priority::Priority,
+    adaptive::{AdaptiveLimit, End, Entry},
+    lag::ExecutorLag,
+    request_rules::RequestRules,
     shares::{KeyHash, Shares},
 };
 
 /// Sheds requests of a process that has more of them than it can serve in time. Clones share one limit.
 ///
-/// See the [module docs](super).
+/// A Tower layer for HTTP. Without HTTP, call [`enter`](Self::enter). See the [module docs](super).
 #[derive(Clone)]
 pub struct Overload {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
 }
 
-struct Shared {
+pub(super) struct Shared {
     /// In order, those that are shed last first.
-    classes: Box<[Priority]>,
-    limit: AdaptiveLimit,
-    shares: Shares,
-    clock: Clock,
+    pub classes: Box<[Priority]>,
+    pub rules: RequestRules,
+    pub mode: ModeSwitch,
+    pub format: Arc<dyn MakeRejection>,
+    pub max_retry_after: Duration,
+    pub limit: AdaptiveLimit,
+    pub shares: Shares,
+    pub lag: ExecutorLag,
+    pub clock: Clock,
+    /// Requests that were shed, by class.
+    pub shed: Box<[AtomicU64]>,
+    pub metrics: OverloadMetrics,
 }
 
 impl Overload {
-    /// Begins the settings of a limit that adapts to what the service can do.
-    pub fn adaptive() -> OverloadBuilder {
-        OverloadBuilder {
-            classes: vec![Priority::Critical, Priority::Normal, Priority::Sheddable],
-            clock: Clock::system(),
-        }
-    }
-
     /// Takes a place for a request, or sheds it.
     ///
     /// Requests of one key share the places of their class fairly with those of other keys. Without a key, only the class counts.
+    /// In shadow no request is shed, and off none is counted.
     ///
     /// # Errors
     ///
     /// [`Shed`], if the service is full for this class or this key.
     pub fn enter(&self, priority: Priority, key: Option<&Key>) -> Result<InFlight, Shed> {
-        let shared = &*self.shared;
-        let now = shared.clock.now();
-        let class = shared.class_of(priority);
-        let key = key.map(|key| KeyHash(key_hash(key)));
-        let cap = shared.limit.cap();
-        let passes = key.is_none_or(|key| {
-            let half_is_free = shared.limit.in_flight() < cap / 2;
-            shared.shares.passes(class, key, now, half_is_free)
-        });
-        let ceiling = shared.ceiling(class, cap);
-        let enters = shared.limit.enter(now, |others| {
-            let free = ceiling.saturating_sub(others);
-            passes && free > 0 && key.is_none_or(|key| shared.shares.held(key) < SHARE * free)
-        });
-        if enters {
-            if let Some(key) = key {
-                shared.shares.take(key);
-            }
-            return Ok(InFlight {
-                overload: self.clone(),
-                key,
-                since: now,
-                has_ended: false,
-            });
-        }
-        if passes && key.is_some() {
-            shared.shares.note_full(class);
-        }
-        Err(Shed { priority })
+        self.shared.enter(priority, key)
     }
 
     /// Returns how many requests may be in flight now; those of higher classes may be more.
@@ -96,9 +85,98 @@ impl Overload {
     pub fn is_overloaded(&self) -> bool {
         self.shared.limit.is_overloaded()
     }
+
+    /// Returns the classes in order, each with the number of its requests that were shed: in shadow, of those that would have been.
+    pub fn shed(&self) -> impl Iterator<Item = (Priority, u64)> {
+        let counts = self.shared.classes.iter().zip(&self.shared.shed);
+        counts.map(|(class, count)| (*class, count.load(Relaxed)))
+    }
+
+    /// Returns the mode.
+    #[must_use]
+    pub fn mode(&self) -> RuleMode {
+        self.shared.mode.get().mode()
+    }
+
+    /// Changes what is done with requests, from the next one on: a kill switch. All clones change.
+    pub fn set_mode(&self, mode: RuleMode) {
+        self.shared.mode.set_mode(mode);
+    }
+
+    /// Sets the gauges of this limit, with `overload` as their label. Call it before each export.
+    ///
+    /// [`telemetry`](crate::telemetry) lists them.
+    #[cfg(feature = "metrics")]
+    pub fn record_gauges(&self, overload: &str) {
+        OverloadMetrics::record_gauges(
+            overload,
+            self.limit(),
+            self.in_flight(),
+            self.is_overloaded(),
+        );
+    }
 }
 
 impl Shared {
+    #[inline]
+    pub fn enter(
+        self: &Arc<Self>,
+        priority: Priority,
+        key: Option<&Key>,
+    ) -> Result<InFlight, Shed> {
+        let now = self.clock.now();
+        let mode = self.mode.get();
+        let place = |key, has_ended| InFlight {
+            overload: Arc::clone(self),
+            key,
+            since: now,
+            has_ended,
+        };
+        if mode.is_off() {
+            return Ok(place(None, true));
+        }
+        let class = self.class_of(priority);
+        let key = key.map(|key| KeyHash(key_hash(key)));
+        let cap = self.limit.cap();
+        let passes = key.is_none_or(|key| {
+            let half_is_free = self.limit.in_flight() < cap / 2;
+            self.shares.passes(class, key, now, half_is_free)
+        });
+        let ceiling = self.ceiling(class, cap);
+        let is_shadow = mode.mode() == RuleMode::Shadow;
+        let entry = self.limit.enter(now, is_shadow, |others| {
+            let free = ceiling.saturating_sub(others);
+            passes && free > 0 && key.is_none_or(|key| self.shares.held(key) < SHARE * free)
+        });
+        if entry != Entry::Fits {
+            if passes && key.is_some() {
+                self.shares.note_full(class);
+            }
+            self.note_shed(class, is_shadow);
+            if entry == Entry::Full {
+                return Err(Shed {
+                    priority: self.classes[class],
+                });
+            }
+        } else {
+            self.metrics.count(class, OverloadOutcome::Served);
+        }
+        if let Some(key) = key {
+            self.shares.take(key);
+        }
+        Ok(place(key, false))
+    }
+
+    #[cold]
+    fn note_shed(&self, class: usize, is_shadow: bool) {
+        self.shed[class].fetch_add(1, Relaxed);
+        let outcome = match is_shadow {
+            true => OverloadOutcome::WouldShed,
+            false => OverloadOutcome::Shed,
+        };
+        self.metrics.count(class, outcome);
+    }
+
     /// Returns the place of a priority in the order of the classes. One that is not among them is `Normal`.
     fn class_of(&self, priority: Priority) -> usize {
         let place = |wanted| self.classes.iter().position(|class| *class == wanted);
@@ -112,91 +190,45 @@ impl Shared {
         let above = u32::try_from(self.classes.len() - 1 - class).unwrap_or_default();
         cap.saturating_add(above.saturating_mul((cap / 4).max(LEAST_MARGIN)))
     }
+
+    /// Returns the rejection of a request that is shed. Its client waits for 1 s to the longest time, at random: the clients of an
+    /// overload would come back together.
+    #[cold]
+    pub fn rejection(&self, shed: Shed) -> Rejection {
+        let most = self.max_retry_after.as_secs().max(1);
+        Rejection::overloaded(shed.priority, Duration::from_secs(1 + random() % most))
+    }
+
+    #[cold]
+    pub fn respond<A, B>(
+        &self,
+        rejection: Rejection,
+        request: Request<A>,
+    ) -> Response<ResponseBody<B>> {
+        let (parts, text): (_, Bytes) = respond_plainly(rejection, &*self.format, request);
+        Response::from_parts(parts, ResponseBody::rejection(text))
+    }
 }
 
 impl fmt::Debug for Overload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Overload")
+            .field("mode", &self.mode())
             .field("limit", &self.limit())
             .field("in_flight", &self.in_flight())
             .finish_non_exhaustive()
     }
 }
 
-// === OverloadBuilder ===
-
-/// Settings of an [`Overload`].
-#[derive(Clone, Debug)]
-#[must_use = "call `build` to get the limit"]
-pub struct OverloadBuilder {
-    classes: Vec<Priority>,
-    clock: Clock,
-}
-
-impl OverloadBuilder {
-    /// Sets the classes in order: those that are shed last first.
-    ///
-    /// Default: critical, normal, sheddable. `Normal` must be among them, for requests without a class.
-    pub fn classes(mut self, classes: impl IntoIterator<Item = Priority>) -> Self {
-        self.classes = classes.into_iter().collect();
-        self
-    }
-
-    /// Sets the clock.
-    ///
-    /// Default: that of the system.
-    #[cfg(feature = "test-util")]
-    pub fn clock(mut self, clock: Clock) -> Self {
-        self.clock = clock;
-        self
-    }
-
-    /// Builds the limit.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::InvalidConfig`] for classes without `Normal`, with one twice, or for more than 16.
-    pub fn build(self) -> Result<Overload, Error> {
-        self.check_classes()?;
-        let now = self.clock.now();
-        let shared = Shared {
-            limit: AdaptiveLimit::new(now),
-            shares: Shares::new(self.classes.len(), now),
-            classes: self.classes.into_boxed_slice(),
-            clock: self.clock,
-        };
-        Ok(Overload {
-            shared: Arc::new(shared),
-        })
-    }
-
-    fn check_classes(&self) -> Result<(), Error> {
-        let invalid = |message: String| Err(Error::new(ErrorKind::InvalidConfig, message));
-        if !self.classes.contains(&Priority::Normal) {
-            return invalid("classes without `Normal`: requests without a class need it".into());
-        }
-        if self.classes.len() > MOST_CLASSES {
-            let count = self.classes.len();
-            return invalid(format!("{count} classes: name at most {MOST_CLASSES}"));
-        }
-        for (place, class) in self.classes.iter().enumerate() {
-            if self.classes[..place].contains(class) {
-                return invalid(format!("the class {class} twice: name each class once"));
-            }
-        }
-        Ok(())
-    }
-}
-
 // === InFlight ===
 
 /// The place of a request that is served. Say how the request ended, or drop it if the client has gone away.
-#[derive(Debug)]
 #[must_use = "the place is given back when it is dropped"]
 pub struct InFlight {
-    overload: Overload,
+    overload: Arc<Shared>,
     key: Option<KeyHash>,
     since: Timestamp,
+    /// Also if it was never counted.
     has_ended: bool,
 }
 
@@ -216,6 +248,22 @@ impl InFlight {
         self.end(End::TimedOut);
     }
 
+    /// Returns whether the request goes to the end of the run queue before it runs.
+    #[inline]
+    pub(super) fn gives_way(&self) -> bool {
+        self.overload.lag.gives_way(self.since)
+    }
+
+    /// Notes that a request that gave way then is polled again.
+    pub(super) fn note_lag(&self, since: Timestamp) {
+        let now = self.now();
+        self.overload.lag.note(now, now.since(since));
+    }
+
+    pub(super) fn now(&self) -> Timestamp {
+        self.overload.clock.now()
+    }
+
     fn end(mut self, end: End) {
         self.release(end);
     }
@@ -224,7 +272,7 @@ impl InFlight {
         if std::mem::replace(&mut self.has_ended, true) {
             return;
         }
-        let shared = &*self.overload.shared;
+        let shared = &*self.overload;
         let now = shared.clock.now();
         if let Some(key) = self.key {
             shared.shares.give_back(key);
@@ -236,6 +284,14 @@ impl InFlight {
 impl Drop for InFlight {
     fn drop(&mut self) {
         self.release(End::Left);
+    }
+}
+
+impl fmt::Debug for InFlight {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("InFlight")
+            .field("since", &self.since)
+            .finish_non_exhaustive()
     }
 }
 
@@ -265,4 +321,3 @@ impl std::error::Error for Shed {}
 const SHARE: u32 = 4;
 /// How many more places a class has at least than the one below it.
 const LEAST_MARGIN: u32 = 6;
-const MOST_CLASSES: usize = 16;

@@ -99,6 +99,7 @@ impl Rejection {
 /// | rejection | `grpc-status` |
 /// |---|---|
 /// | limited: 429 | `RESOURCE_EXHAUSTED`, with a `QuotaFailure`, and a `RetryInfo` unless waiting does not help |
+/// | overloaded: 503 | `UNAVAILABLE`, with a `RetryInfo` |
 /// | unavailable: 503 | `UNAVAILABLE` |
 /// | forbidden: 403 | `PERMISSION_DENIED` |
 /// | missing key: 401 | `UNAUTHENTICATED` |
@@ -178,7 +179,7 @@ impl RejectionFormat {
     /// `application/problem+json` (RFC 9457), with the rejection's status.
     ///
     /// A limited request gets the type `quota-exceeded`, with the names of the policies in `violated-policies`; an unavailable
-    /// decision gets `temporary-reduced-capacity`, which names none. These types are from
+    /// decision and an overloaded service get `temporary-reduced-capacity`, which names none. These types are from
     /// draft-ietf-httpapi-ratelimit-headers-11. Other rejections get `about:blank`, and the status as title.
     pub fn problem_json() -> Self {
         Self::of(BodyFormat::ProblemJson)
@@ -279,18 +280,20 @@ fn json_body(rejection: &Rejection) -> String {
 
 fn problem_json(rejection: &Rejection) -> Response<Bytes> {
     let status = rejection.status();
+    let is_at_capacity = status == StatusCode::SERVICE_UNAVAILABLE;
     let (kind, title) = match rejection.reason() {
         Reason::Limited { .. } => (
             QUOTA_EXCEEDED,
             "Request cannot be satisfied as assigned quota has been exceeded",
         ),
-        Reason::Unavailable if status == StatusCode::SERVICE_UNAVAILABLE => (
+        Reason::Overloaded { .. } | Reason::Unavailable if is_at_capacity => (
             TEMPORARY_REDUCED_CAPACITY,
             "Request cannot be satisfied due to temporary server capacity constraints",
         ),
         Reason::AmbiguousKey { .. }
         | Reason::Forbidden { .. }
         | Reason::MissingKey { .. }
+        | Reason::Overloaded { .. }
         | Reason::Unavailable
         | Reason::UnreadableBody { .. } => (
             "about:blank",
@@ -314,12 +317,13 @@ fn problem_json(rejection: &Rejection) -> Response<Bytes> {
             body.push("]}");
         }
         // No limit is known to be exceeded, even if the state of one policy denies.
-        Reason::Unavailable if status == StatusCode::SERVICE_UNAVAILABLE => {
+        Reason::Overloaded { .. } | Reason::Unavailable if is_at_capacity => {
             body.push("\",\"violated-policies\":[]}");
         }
         Reason::AmbiguousKey { .. }
         | Reason::Forbidden { .. }
         | Reason::MissingKey { .. }
+        | Reason::Overloaded { .. }
         | Reason::Unavailable
         | Reason::UnreadableBody { .. } => {
             body.push("\"}");
@@ -360,8 +364,8 @@ fn json_message<'a>(
 ) -> [&'a str; 5] {
     let parts = rejection.message_parts(digits);
     match rejection.reason() {
-        // An extractor's label may contain any character.
-        Reason::AmbiguousKey { .. } | Reason::MissingKey { .. } => {
+        // An extractor's label and the name of a class may contain any character.
+        Reason::AmbiguousKey { .. } | Reason::MissingKey { .. } | Reason::Overloaded { .. } => {
             parts
                 .into_iter()
                 .for_each(|part| push_escaped(escaped, part));

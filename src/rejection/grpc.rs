@@ -60,7 +60,7 @@ pub(super) fn response(
     let message = rejection.message();
     insert(STATUS, code.to_string());
     insert(MESSAGE, percent_encoded(&message));
-    if let Reason::Limited { .. } = rejection.reason() {
+    if let Reason::Limited { .. } | Reason::Overloaded { .. } = rejection.reason() {
         let wait = rejection.wait();
         let status = Message::status(code, &message, &details(rejection, wait));
         insert(DETAILS, status.base64());
@@ -95,9 +95,10 @@ fn details(rejection: &Rejection, wait: Option<Duration>) -> Vec<Message> {
         let name = state.policy().as_str();
         (name, format!("rate limit {name} exceeded"))
     });
-    let failure = Message::quota_failure(violations);
+    let is_limited = matches!(rejection.reason(), Reason::Limited { .. });
+    let failure = is_limited.then(|| Message::quota_failure(violations));
     let retry = wait.map(Message::retry_info);
-    retry.into_iter().chain([failure]).collect()
+    retry.into_iter().chain(failure).collect()
 }
 
 /// Returns whole milliseconds, rounded up, at most what gRPC can parse.

@@ -20,6 +20,7 @@ use crate::{
     diagnosis::{ErrorChain, log},
     error::{Error, ErrorKind},
     extract::{AsyncKeyExtractor, KeyExtractor},
+    priority::priority::Priority,
     request::{BodyFault, RequestHead},
     task::backoff::random,
 };
@@ -66,6 +67,11 @@ pub enum Reason {
         /// The policy that denies the request, or the one with the longest wait if several do.
         policy: PolicyName,
     },
+    /// The service has more requests than it can serve in time, and sheds this one. See [`overload`](crate::overload).
+    Overloaded {
+        /// The class of the request.
+        priority: Priority,
+    },
     /// The request has no key for this policy.
     MissingKey {
         /// The policy whose key is missing.
@@ -95,7 +101,7 @@ impl Reason {
             | Self::MissingKey { policy, .. }
             | Self::UnreadableBody { policy, .. } => Some(policy),
             Self::Forbidden { policy } => policy.as_ref(),
-            Self::Unavailable => None,
+            Self::Overloaded { .. } | Self::Unavailable => None,
         }
     }
 }
@@ -166,6 +172,14 @@ impl Rejection {
         Self::new(Reason::Unavailable, StatusCode::SERVICE_UNAVAILABLE)
     }
 
+    /// For a request that is shed, whose client waits this long.
+    pub(crate) fn overloaded(priority: Priority, wait: Duration) -> Self {
+        let reason = Reason::Overloaded { priority };
+        let mut rejection = Self::new(reason, StatusCode::SERVICE_UNAVAILABLE);
+        rejection.details.wait = Some(wait);
+        rejection
+    }
+
     pub(crate) fn forbidden(policy: Option<PolicyName>) -> Self {
         Self::new(Reason::Forbidden { policy }, StatusCode::FORBIDDEN)
     }
@@ -228,7 +242,7 @@ impl Rejection {
         &self.details.reason
     }
 
-    /// The status of the response: 429 if limited, 403 if forbidden, 503 if unavailable (500 if the service's own code or settings are
+    /// The status of the response: 429 if limited, 403 if forbidden, 503 if overloaded or unavailable (500 if the service's own code or settings are
     /// the reason), 400 for an ambiguous key, 413, 408 or 400 for an
     /// unreadable body, and the extractor's choice for a missing key.
     #[must_use]
@@ -316,12 +330,20 @@ impl Rejection {
                 let missing = client_label(label).unwrap_or("a required value");
                 ["the request is missing ", missing, "", "", ""]
             }
+            Reason::Overloaded { priority } => [
+                "the service is overloaded for requests of class ",
+                priority.name(),
+                ", retry in ",
+                digits.format(self.retry_after_secs().unwrap_or(1)),
+                " s",
+            ],
             Reason::UnreadableBody { fault, .. } => [fault.message(), "", "", "", ""],
             Reason::Unavailable => ["the service is temporarily unavailable", "", "", "", ""],
         }
     }
 
-    /// The code for programs: `body_unreadable`, `forbidden`, `internal_error`, `key_ambiguous`, `key_missing`, `rate_limited` or `unavailable`.
+    /// The code for programs: `body_unreadable`, `forbidden`, `internal_error`, `key_ambiguous`, `key_missing`, `overloaded`, `rate_limited` or
+    /// `unavailable`.
     #[must_use]
     pub fn code(&self) -> &'static str {
         match self.details.reason {
@@ -330,6 +352,7 @@ impl Rejection {
             Reason::Limited { .. } => "rate_limited",
             _ if self.is_internal() => "internal_error",
             Reason::MissingKey { .. } => "key_missing",
+            Reason::Overloaded { .. } => "overloaded",
             Reason::UnreadableBody { .. } => "body_unreadable",
             Reason::Unavailable => "unavailable",
         }

@@ -96,6 +96,14 @@ define! {
         "Live instances that share the store.";
     NETWORK = Gauge "tollgate_redis_network_seconds" in Seconds:
         "Shortest round trip measured: the network, without the server.";
+    OVERLOAD_IN_FLIGHT = Gauge "tollgate_overload_in_flight" in Count:
+        "Requests in flight of an overload limit.";
+    OVERLOAD_LIMIT = Gauge "tollgate_overload_limit" in Count:
+        "Requests that may be in flight of the lowest class.";
+    OVERLOAD_REQUESTS = Counter "tollgate_overload_requests_total" in Count:
+        "Requests that came to an overload limit.";
+    OVERLOADED = Gauge "tollgate_overloaded" in Count:
+        "1 while there are more requests than the service can serve in time, else 0.";
     PAUSES = Counter "tollgate_pauses_total" in Count:
         "Keys that were paused, since an API refused a call.";
     PENDING_MERGES = Gauge "tollgate_pending_merges" in Count:

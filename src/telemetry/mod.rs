@@ -43,6 +43,10 @@
 //! | `tollgate_pauses_total` | counter | | `policy`, `result` | [pauses](crate::RateLimiter::pause) of keys: `stored`; or `failed`, so that calls may go out too early. Refusals of calls that were in flight together begin one |
 //! | `tollgate_outgoing_refusals_total` | counter | | `policy`, `kind` | calls that an API refused: `limited` or `overloaded`; with the feature `client` |
 //! | `tollgate_outgoing_retries_total` | counter | | `policy`, `outcome` | calls that failed and may be repeated, by what the layer did; with the feature `client` |
+//! | `tollgate_overload_requests_total` | counter | | `class`, `outcome` | requests that came to an [overload limit](crate::overload) |
+//! | `tollgate_overload_limit` | gauge | | `overload` | requests that may be in flight of the lowest class |
+//! | `tollgate_overload_in_flight` | gauge | | `overload` | requests in flight |
+//! | `tollgate_overloaded` | gauge | | `overload` | 1 while there are more requests than the service can serve in time, else 0 |
 //! | `tollgate_tier_cache_requests_total` | counter | | `result` | tiers asked of a cache: `hit`, `stale` (used, and looked up again), or `miss` |
 //! | `tollgate_failed_tier_lookups_total` | counter | | | tier lookups that failed or exceeded their deadline |
 //!
@@ -55,6 +59,9 @@
 //! | `outcome` | `allowed`, `limited` or `unavailable`: the [outcome](crate::decision::Outcome) of this policy. Requests of a banned or blocked key are `limited` too |
 //! | `outcome` of waits | `turn`; `too_late`, since the turn would come after the longest wait; `left`, for a future that was dropped; `denied`, for a blocked key; `failed`, if the store could not decide. A cost above the limit is no wait |
 //! | `outcome` of retries | `retried`; `over_budget`; or `too_late`, since the retry would begin after the longest wait of the call |
+//! | `class` | name of the class, such as `critical` |
+//! | `outcome` of a class | `served`; `shed`; or `would_shed`, in shadow. A request that is served may still be denied by a limit behind |
+//! | `overload` | the argument of [`Overload::record_gauges`](../overload/struct.Overload.html#method.record_gauges) |
 //! | `counted_by` | `shared`, `lease`, `denial_cache`, `in_process`, `fallback` or `uncounted`, see [`CountedBy`](crate::decision::CountedBy) |
 //! | `server` | address of the server; `unknown` if only a pool of the application has it |
 //! | `limiter` | the argument of [`record_gauges`] |
@@ -138,6 +145,7 @@ pub(crate) mod gauges;
 mod leases;
 #[cfg(feature = "client")]
 mod outgoing;
+mod overload;
 #[cfg(feature = "metrics")]
 mod per_recorder;
 mod recorders;
@@ -155,6 +163,7 @@ pub(crate) use self::decisions::DecisionObserver;
 pub(crate) use self::leases::{LeaseMetrics, ReportResult};
 #[cfg(feature = "client")]
 pub(crate) use self::outgoing::{OutgoingMetrics, RefusalKind, RetryOutcome};
+pub(crate) use self::overload::{OverloadMetrics, OverloadOutcome};
 pub(crate) use self::recorders::Recorders;
 #[cfg(feature = "redis")]
 pub(crate) use self::servers::BreakerMetrics;

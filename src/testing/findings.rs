@@ -122,7 +122,7 @@ impl<'a> Findings<'a> {
         if let Some(rejection) = self.rejection {
             return match rejection.reason() {
                 Reason::Limited { .. } => Verdict::Limited,
-                Reason::Unavailable => Verdict::Unavailable,
+                Reason::Overloaded { .. } | Reason::Unavailable => Verdict::Unavailable,
                 _ => Verdict::Rejected,
             };
         }

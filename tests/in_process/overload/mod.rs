@@ -1,5 +1,6 @@
 //! Overload: when requests are shed, and whose.
 
+mod layer;
 mod limit;
 mod places;
 mod simulation;

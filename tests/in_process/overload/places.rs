@@ -8,17 +8,17 @@ use tollgate::{
     overload::{InFlight, Overload, OverloadBuilder, Priority, Shed},
 };
 
-fn stopped() -> (OverloadBuilder, Clock) {
+pub(super) fn stopped() -> (OverloadBuilder, Clock) {
     let clock = Clock::manual(Timestamp::from_micros(1_700_000_000_000_000));
     (Overload::adaptive().clock(clock.clone()), clock)
 }
 
-fn built(builder: OverloadBuilder) -> Overload {
+pub(super) fn built(builder: OverloadBuilder) -> Overload {
     builder.build().expect("usable settings")
 }
 
 /// Takes all places of a class.
-fn fill(overload: &Overload, priority: Priority) -> Vec<InFlight> {
+pub(super) fn fill(overload: &Overload, priority: Priority) -> Vec<InFlight> {
     std::iter::from_fn(|| overload.enter(priority, None).ok()).collect()
 }
 

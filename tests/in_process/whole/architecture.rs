@@ -8,10 +8,11 @@ use std::{
 };
 
 /// Each top-level module and its floor; see DESIGN.md.
-const FLOORS: [(&str, u8); 39] = [
+const FLOORS: [(&str, u8); 40] = [
     ("clock", 0),
     ("error", 0),
     ("key", 0),
+    ("priority", 0),
     ("request", 0),
     ("decision", 1),
     ("task", 1),
@@ -35,12 +36,12 @@ const FLOORS: [(&str, u8); 39] = [
     ("matching", 10),
     ("rejection", 10),
     ("limiter", 11),
-    ("overload", 11),
     ("rules", 11),
     ("middleware", 12),
     ("call", 13),
     ("client", 13),
     ("explain", 13),
+    ("overload", 13),
     ("builder", 14),
     ("fuzzing", 14),
     ("config", 15),

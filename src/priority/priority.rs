@@ -1,16 +1,18 @@
-//! Classes of requests.
+//! The class of a request.
 
 use std::fmt;
 
+use http::Extensions;
+
 /// How soon a request is shed under overload, compared with others.
 ///
-/// Requests of one class are equal. See the [module docs](super).
+/// Requests of one class are equal. [`Overload`](crate::overload::Overload) puts the class into the extensions of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Priority {
     /// Shed last: what the service exists for, such as payments.
     Critical,
-    /// A class of your own, between the others in the order that [`classes`](super::OverloadBuilder::classes) has.
+    /// A class of your own, between the others in the order that [`classes`](crate::overload::OverloadBuilder::classes) has.
     Named(&'static str),
     /// Requests without a class.
     #[default]
@@ -30,10 +32,29 @@ impl Priority {
             Self::Sheddable => "sheddable",
         }
     }
+
+    /// Returns the class of a request, from its extensions: `Normal` if no layer has put another one there.
+    #[must_use]
+    pub fn of(extensions: &Extensions) -> Self {
+        extensions.get().copied().unwrap_or_default()
+    }
 }
 
 impl fmt::Display for Priority {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
+    }
+}
+
+/// The class of the request, `Normal` if no layer has set one.
+#[cfg(feature = "axum")]
+impl<S: Sync> axum::extract::FromRequestParts<S> for Priority {
+    type Rejection = std::convert::Infallible;
+
+    async fn from_request_parts(
+        parts: &mut http::request::Parts,
+        _: &S,
+    ) -> Result<Self, Self::Rejection> {
+        Ok(Self::of(&parts.extensions))
     }
 }

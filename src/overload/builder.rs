@@ -1,0 +1,272 @@
+//! Settings of an overload limit.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use http::{HeaderName, Response};
+
+use crate::{
+    clock::Clock,
+    error::{Error, ErrorKind},
+    extract::KeyExtractor,
+    key::Key,
+    matching::{IntoMatcher, Matcher},
+    priority::priority::Priority,
+    rejection::{MakeRejection, Rejection, RejectionBody, RejectionFormat},
+    request::RequestHead,
+    rules::{ModeSwitch, RuleMode},
+    telemetry::OverloadMetrics,
+};
+
+use super::{
+    adaptive::AdaptiveLimit,
+    lag::ExecutorLag,
+    overload::{Overload, Shared},
+    request_rules::{RequestRules, TrustedHeader},
+    shares::Shares,
+};
+
+impl Overload {
+    /// Begins the settings of a limit that adapts to what the service can do.
+    pub fn adaptive() -> OverloadBuilder {
+        OverloadBuilder {
+            classes: vec![Priority::Critical, Priority::Normal, Priority::Sheddable],
+            rules: RequestRules::default(),
+            mode: ModeSwitch::default(),
+            format: Arc::new(RejectionFormat::json()),
+            max_retry_after: Duration::from_secs(10),
+            header: None,
+            clock: Clock::system(),
+        }
+    }
+}
+
+/// Settings of an [`Overload`].
+#[derive(Clone)]
+#[must_use = "call `build` to get the limit"]
+pub struct OverloadBuilder {
+    classes: Vec<Priority>,
+    rules: RequestRules,
+    mode: ModeSwitch,
+    format: Arc<dyn MakeRejection>,
+    max_retry_after: Duration,
+    /// Its name, until it is checked.
+    header: Option<(String, Arc<dyn Matcher>)>,
+    clock: Clock,
+}
+
+impl OverloadBuilder {
+    /// Sets the classes in order: those that are shed last first.
+    ///
+    /// Default: critical, normal, sheddable. `Normal` must be among them, for requests without a class.
+    pub fn classes(mut self, classes: impl IntoIterator<Item = Priority>) -> Self {
+        self.classes = classes.into_iter().collect();
+        self
+    }
+
+    /// Sets whose requests share the places of a class: each key gets its part.
+    ///
+    /// Default: none, and only the class counts, so the loudest client gets the most. Requests without a key share one. The key must
+    /// be in the head of the request, and not in its body.
+    pub fn key(mut self, key: impl KeyExtractor) -> Self {
+        self.rules.key = Some(Arc::new(key));
+        self
+    }
+
+    /// Gives requests that match a class. The first that matches decides. A path that may or may not match takes the lower class of
+    /// both.
+    ///
+    /// Default: none.
+    pub fn priority_when(mut self, matcher: impl IntoMatcher, priority: Priority) -> Self {
+        let matcher = Arc::new(matcher.into_matcher());
+        self.rules.when.push((matcher, priority));
+        self
+    }
+
+    /// Takes the class from a header of requests that `trusted` matches: a gateway of yours, and nobody else. The value is the name of
+    /// a class, such as `critical`. Other values, and lines sent twice, are ignored. gRPC metadata is a header.
+    ///
+    /// Default: none. It decides before [`priority_when`](Self::priority_when).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate::{extract::PeerIp, matching::AddressList, overload::Overload};
+    ///
+    /// let overload = Overload::adaptive()
+    ///     .priority_header("x-priority", AddressList::new(PeerIp, ["10.0.0.0/8"]))
+    ///     .build()?;
+    /// # Ok::<(), tollgate::Error>(())
+    /// ```
+    pub fn priority_header(mut self, name: &str, trusted: impl IntoMatcher) -> Self {
+        self.header = Some((name.to_owned(), Arc::new(trusted.into_matcher())));
+        self
+    }
+
+    /// Finds the class of requests that no [`priority_when`](Self::priority_when) matches, by their head and their
+    /// [key](Self::key), for example by the caller's plan.
+    ///
+    /// Default: none, and these are `Normal`. It runs for each request, so it should neither allocate nor block. A class that
+    /// is not among the [classes](Self::classes) is `Normal`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate::{Key, extract::Header, overload::{Overload, Priority}};
+    ///
+    /// let paying = [Key::new("acme")];
+    /// let overload = Overload::adaptive()
+    ///     .key(Header::new("x-tenant"))
+    ///     .priority_by(move |_, key| match key {
+    ///         Some(key) if paying.contains(key) => Priority::Critical,
+    ///         _ => Priority::Normal,
+    ///     })
+    ///     .build()?;
+    /// # Ok::<(), tollgate::Error>(())
+    /// ```
+    pub fn priority_by(
+        mut self,
+        find: impl Fn(&RequestHead<'_>, Option<&Key>) -> Priority + Send + Sync + 'static,
+    ) -> Self {
+        self.rules.by = Some(Arc::new(find));
+        self
+    }
+
+    /// Leaves requests that match alone: they are neither counted nor shed. For health checks, and for requests that wait on purpose,
+    /// such as long polls.
+    ///
+    /// Default: none. If called repeatedly, one exact match is enough.
+    pub fn skip(mut self, matcher: impl IntoMatcher) -> Self {
+        self.rules.skip.push(Arc::new(matcher.into_matcher()));
+        self
+    }
+
+    /// Sets the longest `Retry-After` of a request that is shed. Each is drawn between 1 s and this.
+    ///
+    /// Default: 10 s. `build()` fails below 1 s and above a day.
+    pub fn max_retry_after(mut self, longest: Duration) -> Self {
+        self.max_retry_after = longest;
+        self
+    }
+
+    /// Sets the response to a request that is shed.
+    ///
+    /// Default: [`RejectionFormat::json`], with status 503.
+    pub fn on_rejection(mut self, format: impl MakeRejection) -> Self {
+        self.format = Arc::new(format);
+        self
+    }
+
+    /// [`on_rejection`](Self::on_rejection) with a closure whose argument needs no type.
+    pub fn on_rejection_fn<F, T>(self, make: F) -> Self
+    where
+        F: Fn(&Rejection) -> Response<T> + Send + Sync + 'static,
+        T: RejectionBody,
+    {
+        self.on_rejection(make)
+    }
+
+    /// Sets the mode. In shadow nothing is shed, and what would have been is [counted](Overload::shed).
+    ///
+    /// Default: enforce. [`Overload::set_mode`] changes it later. In shadow the limit sees what happens without it, so it is a
+    /// measure of the overload, and not of what it will do.
+    pub fn mode(self, mode: RuleMode) -> Self {
+        self.mode.set_mode(mode);
+        self
+    }
+
+    /// Sets the clock.
+    ///
+    /// Default: that of the system.
+    #[cfg(feature = "test-util")]
+    pub fn clock(mut self, clock: Clock) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// Builds the limit.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidConfig`] for classes without `Normal`, with one twice, or for more than 16; for a class of
+    /// [`priority_when`](Self::priority_when) that is not among them; for a key in the body; for an impossible header or wait; and what
+    /// extractors and matchers refuse.
+    pub fn build(mut self) -> Result<Overload, Error> {
+        self.check_classes()?;
+        self.check_wait()?;
+        if let Some((name, from)) = self.header.take() {
+            let name = header_name(&name)?;
+            self.rules.header = Some(TrustedHeader { name, from });
+        }
+        self.rules.validate(&self.classes)?;
+        let now = self.clock.now();
+        let names = self.classes.iter().map(|class| class.name());
+        let shared = Shared {
+            metrics: OverloadMetrics::new(names),
+            shed: self.classes.iter().map(|_| 0.into()).collect(),
+            limit: AdaptiveLimit::new(now),
+            shares: Shares::new(self.classes.len(), now),
+            lag: ExecutorLag::default(),
+            classes: self.classes.into_boxed_slice(),
+            rules: self.rules,
+            mode: self.mode,
+            format: self.format,
+            max_retry_after: self.max_retry_after,
+            clock: self.clock,
+        };
+        Ok(Overload {
+            shared: Arc::new(shared),
+        })
+    }
+
+    fn check_classes(&self) -> Result<(), Error> {
+        if !self.classes.contains(&Priority::Normal) {
+            return invalid("classes without `Normal`: requests without a class need it".into());
+        }
+        if self.classes.len() > MOST_CLASSES {
+            let count = self.classes.len();
+            return invalid(format!("{count} classes: name at most {MOST_CLASSES}"));
+        }
+        for (place, class) in self.classes.iter().enumerate() {
+            let mut before = self.classes[..place].iter();
+            if before.any(|other| other.name() == class.name()) {
+                return invalid(format!("the class {class} twice: name each class once"));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_wait(&self) -> Result<(), Error> {
+        let longest = self.max_retry_after;
+        if !(Duration::from_secs(1)..=LONGEST_WAIT).contains(&longest) {
+            return invalid(format!(
+                "max_retry_after of {longest:?}: set 1 s to 24 h, for example 10 s"
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn header_name(name: &str) -> Result<HeaderName, Error> {
+    name.parse().or_else(|_| {
+        invalid(format!(
+            "priority_header {name:?} is not the name of a header: use letters, digits and hyphens, such as \"x-priority\""
+        ))
+    })
+}
+
+fn invalid<T>(message: String) -> Result<T, Error> {
+    Err(Error::new(ErrorKind::InvalidConfig, message))
+}
+
+impl fmt::Debug for OverloadBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OverloadBuilder")
+            .field("classes", &self.classes)
+            .field("mode", &self.mode.get().mode())
+            .field("max_retry_after", &self.max_retry_after)
+            .finish_non_exhaustive()
+    }
+}
+
+const MOST_CLASSES: usize = 16;
+const LONGEST_WAIT: Duration = Duration::from_secs(24 * 60 * 60);

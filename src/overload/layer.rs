@@ -1,0 +1,105 @@
+//! The layer, and the service whose requests are shed.
+//!
+//! # Why is the service called before its request gives way?
+//!
+//! A request that gave way would have to be kept with the service that was polled ready for it. Handlers of axum and tonic run when
+//! their future is polled, and not in `call`. So the future is made at once, and is polled for the first time after the request
+//! has given way.
+
+use std::{
+    fmt,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use http::{Request, Response};
+use tower::{Layer, Service};
+
+use crate::{
+    middleware::{CloneService, ResponseBody},
+    priority::priority::Priority,
+    rejection::Rejection,
+    request::RequestHead,
+};
+
+use super::{
+    future::{SheddingFuture, State},
+    overload::{InFlight, Overload, Shared},
+};
+
+// The bound is needed to call the service. Here, the compiler names it where the service is given.
+impl<S: CloneService> Layer<S> for Overload {
+    type Service = Shedding<S>;
+
+    fn layer(&self, inner: S) -> Shedding<S> {
+        Shedding {
+            inner,
+            overload: self.clone(),
+        }
+    }
+}
+
+/// A service whose requests are shed under overload. Made by [`Overload`].
+#[derive(Clone)]
+pub struct Shedding<S> {
+    inner: S,
+    overload: Overload,
+}
+
+impl<S, A, B> Service<Request<A>> for Shedding<S>
+where
+    S: Service<Request<A>, Response = Response<B>> + Clone,
+{
+    type Response = Response<ResponseBody<B>>;
+    type Error = S::Error;
+    type Future = SheddingFuture<S::Future, B>;
+
+    #[inline]
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    #[inline]
+    fn call(&mut self, mut request: Request<A>) -> Self::Future {
+        let state = match self.overload.shared.admit(&mut request) {
+            Ok(place) => State::running(place, self.inner.call(request)),
+            Err(rejection) => {
+                // A clone was not polled ready: what the original has reserved is released.
+                self.inner = self.inner.clone();
+                State::Shed(Some(self.overload.shared.respond(rejection, request)))
+            }
+        };
+        SheddingFuture { state }
+    }
+}
+
+impl Shared {
+    /// Takes a place for a request, and puts its class into its extensions. `None` if it is not counted.
+    #[inline]
+    fn admit<A>(self: &Arc<Self>, request: &mut Request<A>) -> Result<Option<InFlight>, Rejection> {
+        if self.mode.get().is_off() {
+            return Ok(None);
+        }
+        let head = RequestHead::from(&*request);
+        if self.rules.skips(&head) {
+            return Ok(None);
+        }
+        let key = self.rules.key(&head);
+        let priority = self.rules.priority(&head, key.as_ref(), &self.classes);
+        let place = self.enter(priority, key.as_ref());
+        let place = place.map_err(|shed| self.rejection(shed))?;
+        if priority != Priority::Normal {
+            request.extensions_mut().insert(priority);
+        }
+        Ok(Some(place))
+    }
+}
+
+impl<S: fmt::Debug> fmt::Debug for Shedding<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shedding")
+            .field("inner", &self.inner)
+            .field("overload", &self.overload)
+            .finish()
+    }
+}

@@ -1,0 +1,130 @@
+//! The class and the key of a request, and which requests are not counted at all.
+
+use std::sync::Arc;
+
+use http::HeaderName;
+
+use crate::{
+    error::{Error, ErrorKind},
+    extract::KeyExtractor,
+    key::Key,
+    matching::{Match, Matcher},
+    priority::priority::Priority,
+    request::RequestHead,
+};
+
+/// What the layer reads in a request.
+#[derive(Clone, Default)]
+pub(super) struct RequestRules {
+    pub key: Option<Arc<dyn KeyExtractor>>,
+    pub skip: Vec<Arc<dyn Matcher>>,
+    pub header: Option<TrustedHeader>,
+    pub when: Vec<(Arc<dyn Matcher>, Priority)>,
+    pub by: Option<Arc<FindPriority>>,
+}
+
+/// A header in which some clients state the class.
+#[derive(Clone)]
+pub(super) struct TrustedHeader {
+    pub name: HeaderName,
+    /// Selects the requests whose header counts.
+    pub from: Arc<dyn Matcher>,
+}
+
+/// Returns the class of a request.
+pub(super) type FindPriority =
+    dyn Fn(&RequestHead<'_>, Option<&Key>) -> Priority + Send + Sync + 'static;
+
+impl RequestRules {
+    /// Checks the settings.
+    pub fn validate(&self, classes: &[Priority]) -> Result<(), Error> {
+        let invalid = |message: String| Err(Error::new(ErrorKind::InvalidConfig, message));
+        if let Some(key) = &self.key {
+            key.validate()?;
+            if key.body_limits().is_some() {
+                return invalid(
+                    "the key of an overload limit is in the body, which is not read before a request is shed: use a key from the head"
+                        .into(),
+                );
+            }
+        }
+        let header = self.header.iter().map(|header| &header.from);
+        let when = self.when.iter().map(|(matcher, _)| matcher);
+        for matcher in self.skip.iter().chain(header).chain(when) {
+            matcher.validate()?;
+        }
+        for (_, priority) in &self.when {
+            if !classes.contains(priority) {
+                return invalid(format!(
+                    "priority_when with the class {priority}, which is not one of the classes: name it in `classes`"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns whether a request is neither counted nor shed.
+    #[inline]
+    pub fn skips(&self, head: &RequestHead<'_>) -> bool {
+        let skips = |matcher: &Arc<dyn Matcher>| matcher.matches(head) == Match::Exact;
+        self.skip.iter().any(skips)
+    }
+
+    /// Returns the key with which a request is counted. Those without one share a key: else leaving it out would be a way around the
+    /// share.
+    #[inline]
+    pub fn key(&self, head: &RequestHead<'_>) -> Option<Key> {
+        let extractor = self.key.as_ref()?;
+        let found = extractor.extract(head).found();
+        found
+            .or_else(|| extractor.default_key(head))
+            .or(Some(Key::UNIDENTIFIED))
+    }
+
+    /// Returns the class of a request, which is one of `classes`, in order from those that are shed last.
+    ///
+    /// The first that applies decides. A path that may or may not match takes the lower of both classes.
+    pub fn priority(
+        &self,
+        head: &RequestHead<'_>,
+        key: Option<&Key>,
+        classes: &[Priority],
+    ) -> Priority {
+        if let Some(priority) = self.stated(head, classes) {
+            return priority;
+        }
+        let place = |wanted| classes.iter().position(|class| *class == wanted);
+        let mut lowest = None;
+        for (matcher, priority) in &self.when {
+            match matcher.matches(head) {
+                Match::Miss => {}
+                Match::Ambiguous => lowest = lowest.max(place(*priority)),
+                Match::Exact => {
+                    return lowest
+                        .max(place(*priority))
+                        .map_or(*priority, |place| classes[place]);
+                }
+            }
+        }
+        let found = self.by.as_ref().map(|by| by(head, key));
+        let found = found.and_then(place).or_else(|| place(Priority::Normal));
+        lowest
+            .max(found)
+            .map_or(Priority::Normal, |place| classes[place])
+    }
+
+    /// Returns the class in the trusted header, if it has one of them exactly once.
+    fn stated(&self, head: &RequestHead<'_>, classes: &[Priority]) -> Option<Priority> {
+        let header = self.header.as_ref()?;
+        let mut lines = head.headers.get_all(&header.name).iter();
+        let (Some(stated), None) = (lines.next(), lines.next()) else {
+            return None;
+        };
+        let is_stated = |class: &&Priority| {
+            let stated = stated.as_bytes().trim_ascii();
+            stated.eq_ignore_ascii_case(class.name().as_bytes())
+        };
+        let class = classes.iter().find(is_stated)?;
+        (header.from.matches(head) == Match::Exact).then_some(*class)
+    }
+}

@@ -1,0 +1,3 @@
+//! Classes of requests.
+
+pub(crate) mod priority;
