@@ -259,14 +259,10 @@ impl RateLimitLayerBuilder {
     /// # Examples
     ///
     /// ```
-    /// use http::Response;
     /// use tollgate::RateLimitLayer;
     ///
-    /// let builder = RateLimitLayer::builder().on_rejection_fn(|rejection| {
-    ///     let mut response = Response::new(rejection.message());
-    ///     *response.status_mut() = rejection.status();
-    ///     response
-    /// });
+    /// let builder = RateLimitLayer::builder()
+    ///     .on_rejection_fn(|rejection| rejection.response(rejection.message()));
     /// ```
     pub fn on_rejection_fn<T: RejectionBody>(
         self,

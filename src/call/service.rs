@@ -8,7 +8,7 @@ use std::{
 
 use tower::Service;
 
-use crate::middleware::future::LimitFuture;
+use crate::middleware::{CloneService, future::LimitFuture};
 
 use super::admission::CallAdmission;
 
@@ -29,7 +29,7 @@ impl<S, R, T, E> CallLimit<S, R, T, E> {
 
 impl<S, R, T, E> Service<R> for CallLimit<S, R, T, E>
 where
-    S: Service<R, Response = T, Error = E> + Clone,
+    S: Service<R, Response = T, Error = E> + CloneService,
 {
     type Response = T;
     type Error = E;

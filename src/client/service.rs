@@ -12,6 +12,8 @@ use std::task::{Context, Poll};
 use http::{Request, Response};
 use tower::Service;
 
+use crate::middleware::CloneService;
+
 use super::{
     body::OutgoingBody, current::CurrentSettings, error::OutgoingError, future::OutgoingFuture,
 };
@@ -31,7 +33,7 @@ impl<S> Outgoing<S> {
 
 impl<S, B, R> Service<Request<B>> for Outgoing<S>
 where
-    S: Service<Request<B>, Response = Response<R>> + Clone,
+    S: Service<Request<B>, Response = Response<R>> + CloneService,
     S::Error: 'static,
     B: 'static,
 {

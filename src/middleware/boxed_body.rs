@@ -75,7 +75,7 @@ pub struct BoxedBody<S> {
 
 impl<S, A: 'static, B> Service<Request<A>> for BoxedBody<S>
 where
-    S: Service<Request<A>, Response = Response<B>> + Clone,
+    S: Service<Request<A>, Response = Response<B>> + CloneService,
     B: Body<Data = Bytes> + Send + 'static,
     B::Error: Into<BoxError>,
 {

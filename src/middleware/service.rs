@@ -13,6 +13,7 @@ use super::{
     body::ResponseBody,
     current_rules::CurrentRules,
     future::{LimitFuture, State},
+    layer::CloneService,
 };
 
 /// A service whose requests are limited. Made by [`RateLimitLayer`](crate::RateLimitLayer).
@@ -34,7 +35,7 @@ impl<S> RateLimit<S> {
 impl<S, A, B> Service<Request<A>> for RateLimit<S>
 where
     A: 'static,
-    S: Service<Request<A>, Response = Response<B>> + Clone,
+    S: Service<Request<A>, Response = Response<B>> + CloneService,
 {
     type Response = Response<ResponseBody<B>>;
     type Error = S::Error;

@@ -48,7 +48,7 @@ pub struct Shedding<S> {
 
 impl<S, A, B> Service<Request<A>> for Shedding<S>
 where
-    S: Service<Request<A>, Response = Response<B>> + Clone,
+    S: Service<Request<A>, Response = Response<B>> + CloneService,
 {
     type Response = Response<ResponseBody<B>>;
     type Error = S::Error;

@@ -8,7 +8,7 @@ use bytes::Bytes;
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be the body of the response to a rejected request",
     label = "not a body that is complete at once",
-    note = "return a `Response` of text or bytes: `|rejection: &Rejection| Response::new(rejection.message())`",
+    note = "return a `Response` of text or bytes: `|rejection: &Rejection| rejection.response(rejection.message())`",
     note = "with the feature `axum`, also the `into_response()` of text, bytes or JSON"
 )]
 pub trait RejectionBody {

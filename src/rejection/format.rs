@@ -46,7 +46,7 @@ use super::grpc;
     message = "`{Self}` does not make the response to a rejected request",
     label = "not a `RejectionFormat` and not a suitable closure",
     note = "take `RejectionFormat::json()` or another of its formats",
-    note = "or a closure: `.on_rejection_fn(|rejection| Response::new(rejection.message()))`, or with a type `.on_rejection(|rejection: &Rejection| ..)`"
+    note = "or a closure: `.on_rejection_fn(|rejection| rejection.response(rejection.message()))`, or with a type `.on_rejection(|rejection: &Rejection| ..)`"
 )]
 pub trait MakeRejection: Send + Sync + 'static {
     /// Returns the response to the request with this head.
@@ -64,6 +64,22 @@ where
 }
 
 impl Rejection {
+    /// Returns a response with this body and the [status](Self::status).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate::RateLimitLayer;
+    ///
+    /// let layer = RateLimitLayer::builder()
+    ///     .on_rejection_fn(|rejection| rejection.response(rejection.message()));
+    /// ```
+    pub fn response<T>(&self, body: T) -> Response<T> {
+        let mut response = Response::new(body);
+        *response.status_mut() = self.status();
+        response
+    }
+
     /// Returns the response that `format` makes, with the headers that all rejections have.
     // Inlined into its one caller, which would move the response once more.
     #[inline]
@@ -114,7 +130,6 @@ impl Rejection {
 /// # Examples
 ///
 /// ```
-/// use http::Response;
 /// use tollgate::{Policy, Quota, RateLimitLayer, extract::PeerIp, rejection::RejectionFormat};
 ///
 /// let layer = RateLimitLayer::builder()
@@ -123,9 +138,7 @@ impl Rejection {
 ///     .build()?;
 ///
 /// let with_path = RejectionFormat::by(|rejection, request| {
-///     let mut response = Response::new(format!("{}: {}", request.uri.path(), rejection.message()));
-///     *response.status_mut() = rejection.status();
-///     response
+///     rejection.response(format!("{}: {}", request.uri.path(), rejection.message()))
 /// });
 /// # Ok::<(), tollgate::Error>(())
 /// ```
@@ -338,8 +351,7 @@ fn text(rejection: &Rejection) -> Response<Bytes> {
 
 /// Returns a response with this body and the rejection's status.
 fn response(rejection: &Rejection, content_type: HeaderValue, body: Bytes) -> Response<Bytes> {
-    let mut response = Response::new(body);
-    *response.status_mut() = rejection.status();
+    let mut response = rejection.response(body);
     response.headers_mut().insert(CONTENT_TYPE, content_type);
     response
 }

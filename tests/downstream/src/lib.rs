@@ -38,9 +38,7 @@ pub struct Silent;
 
 impl MakeRejection for Silent {
     fn make(&self, rejection: &Rejection, _: &RequestHead) -> Response<Bytes> {
-        let mut response = Response::new(Bytes::new());
-        *response.status_mut() = rejection.status();
-        response
+        rejection.response(Bytes::new())
     }
 }
 

@@ -22,6 +22,16 @@ use tollgate::{
 };
 use tower::{Layer, Service, ServiceExt, service_fn};
 
+// The closure that the compiler suggests for a text.
+#[tokio::test]
+async fn response_of_a_closure_has_the_status_of_the_rejection() {
+    let own = |rejection: &Rejection| rejection.response(rejection.message());
+    let reply = denied(one_a_minute().on_rejection(own), plain()).await;
+    assert_eq!(reply.parts().0, 429);
+    let reply = first(broken(failing()).on_rejection(own), plain()).await;
+    assert_eq!(reply.parts().0, 503);
+}
+
 #[tokio::test]
 async fn problem_names_the_policies_that_are_exceeded() {
     let builder = RateLimitLayer::builder()

@@ -1,14 +1,34 @@
 //! Wrong uses, one a function. The lines that begin with `//~` are in the compiler's output for the function below them.
 
-use tollgate::{
-    Policy, RateLimitLayer, RequestHead, builder::RateLimitLayerBuilder, rules::Rule, tiers::Tier,
+use std::{
+    future::{Ready, ready},
+    task::{Context, Poll},
 };
-use tower::{Layer, ServiceBuilder};
+
+use tollgate::{
+    Policy, RateLimitLayer, RequestHead, builder::RateLimitLayerBuilder, call::CallLimit,
+    rules::Rule, tiers::Tier,
+};
+use tower::{Layer, ServiceBuilder, ServiceExt};
 
 #[derive(Clone)]
 struct Service;
 
 struct NotClone;
+
+impl tower::Service<u32> for NotClone {
+    type Response = u32;
+    type Error = ();
+    type Future = Ready<Result<u32, ()>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), ()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, number: u32) -> Self::Future {
+        ready(Ok(number))
+    }
+}
 
 //~ a `RateLimitLayerBuilder` is not a layer: it has to be built first
 //~ call `.build()?` on the builder
@@ -32,6 +52,11 @@ fn service_is_not_clone(limit: RateLimitLayer) {
 //~ `NotClone` is not `Clone`, so a limit cannot be put around it
 fn service_of_a_stack_is_not_clone(limit: RateLimitLayer) {
     let _ = ServiceBuilder::new().layer(limit).service(NotClone);
+}
+
+//~ `NotClone` is not `Clone`, so a limit cannot be put around it
+fn service_inside_of_another_is_not_clone(limited: CallLimit<NotClone, u32, u32, ()>) {
+    let _ = ServiceExt::oneshot(limited, 1);
 }
 
 //~ `&str` is not a key extractor
@@ -88,7 +113,7 @@ fn choice_of_tiers_is_a_tier(rule: Rule) {
 
 //~ `&str` does not make the response to a rejected request
 //~ `RejectionFormat::json()`
-//~ `.on_rejection_fn(|rejection| Response::new(rejection.message()))`
+//~ `.on_rejection_fn(|rejection| rejection.response(rejection.message()))`
 fn format_of_rejections_is_text(builder: RateLimitLayerBuilder) {
     let _ = builder.on_rejection("too many requests");
 }
