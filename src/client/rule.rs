@@ -65,7 +65,7 @@ impl Policy {
 }
 
 impl OutgoingRule {
-    /// Counts only requests that match, exactly or [possibly](crate::matching#possible-matches).
+    /// Counts only requests that match, exactly or [possibly](crate::matching#ambiguous-matches).
     ///
     /// Default: all requests. If called repeatedly, all matchers must match.
     #[must_use]

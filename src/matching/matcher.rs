@@ -89,7 +89,7 @@ pub enum Match {
     /// The request does not match.
     Miss,
     /// The request may match, depending on how the inner service reads it: see
-    /// [possible matches](crate::matching#possible-matches).
+    /// [possible matches](crate::matching#ambiguous-matches).
     Ambiguous,
     /// The request matches.
     Exact,

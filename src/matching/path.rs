@@ -32,7 +32,7 @@ use crate::{
 /// # Spellings of a path
 ///
 /// A path is an exact match if it is spelled as the pattern is, with escapes (`%C3%A9`) only where a path needs them. It is
-/// a [possible match](crate::matching#possible-matches) if it fits after some of these steps, in any order, each of which a
+/// a [possible match](crate::matching#ambiguous-matches) if it fits after some of these steps, in any order, each of which a
 /// server may or may not take:
 ///
 /// - decode needless escapes, also twice, and escapes such as `%u006C`

@@ -21,7 +21,8 @@ use tower::{Layer, Service};
 
 use super::{
     body::ResponseBody,
-    layer::{CloneService, RateLimitLayer},
+    clone_service::CloneService,
+    layer::RateLimitLayer,
     service::{RateLimit, ResponseFuture},
 };
 

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use axum::response::{IntoResponse, Response};
 
 #[cfg(feature = "axum")]
-use crate::{diagnosis::log, rejection::INTERNAL_ERROR};
+use crate::{diagnosis::log, rejection::Rejection};
 
 /// Rejection of [`ActualCost`](super::ActualCost) without a rule that settles: 500. The first one is logged with the remedy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,5 +98,5 @@ fn respond(warned: &AtomicBool, rejection: &dyn fmt::Display) -> Response {
     if !warned.swap(true, Ordering::Relaxed) {
         log::event!(WARN, "an extractor failed", error = rejection);
     }
-    (http::StatusCode::INTERNAL_SERVER_ERROR, INTERNAL_ERROR).into_response()
+    Rejection::internal().into_response()
 }

@@ -174,6 +174,7 @@ mod body;
 mod body_read;
 #[cfg(feature = "axum")]
 mod boxed_body;
+mod clone_service;
 pub(crate) mod current_rules;
 #[cfg(feature = "axum")]
 mod extractors;
@@ -199,8 +200,8 @@ pub use self::actual_cost::ActualCost;
 pub use self::body::ResponseBody;
 #[cfg(feature = "axum")]
 pub use self::boxed_body::{BoxedBody, BoxedBodyFuture, BoxedBodyLayer};
+pub use self::clone_service::CloneService;
 pub use self::info::RateLimitInfo;
-pub use self::layer::CloneService;
 pub use self::missing::{
     MissingActualCost, MissingRateLimitInfo, MissingRateLimiter, MissingRequestHold,
 };

@@ -11,9 +11,9 @@ use tower::Service;
 use super::{
     admission::Admission,
     body::ResponseBody,
+    clone_service::CloneService,
     current_rules::CurrentRules,
     future::{LimitFuture, State},
-    layer::CloneService,
 };
 
 /// A service whose requests are limited. Made by [`RateLimitLayer`](crate::RateLimitLayer).

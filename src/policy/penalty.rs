@@ -307,7 +307,7 @@ impl Penalty {
 const PENALTY_FAULTS: [&str; 3] = [
     "bans of a penalty grow by a factor from 1 to 100: with 1 all are equally long",
     "the times of a penalty are from 1 ms to 366 days, in whole microseconds: set others",
-    "the longest ban of a penalty is shorter than the first: lengthen it",
+    "the longest ban of a penalty is shorter than the first: lengthen it by `growing`; it is an hour by default",
 ];
 /// Those of a backoff.
 const BACKOFF_FAULTS: [&str; 3] = [

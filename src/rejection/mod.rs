@@ -27,7 +27,5 @@ mod recent_bodies;
 pub use self::body::RejectionBody;
 pub use self::format::{MakeRejection, RejectionFormat};
 pub(crate) use self::jitter::RetryAfterJitter;
-#[cfg(feature = "axum")]
-pub(crate) use self::reason::INTERNAL_ERROR;
 pub(crate) use self::reason::MissingKeyDetail;
 pub use self::reason::{Reason, Rejection};

@@ -180,6 +180,12 @@ impl Rejection {
         rejection
     }
 
+    /// For a mistake of the service's own, which is in its log.
+    #[cfg(feature = "axum")]
+    pub(crate) fn internal() -> Self {
+        Self::new(Reason::Unavailable, StatusCode::INTERNAL_SERVER_ERROR)
+    }
+
     pub(crate) fn forbidden(policy: Option<PolicyName>) -> Self {
         Self::new(Reason::Forbidden { policy }, StatusCode::FORBIDDEN)
     }
@@ -459,7 +465,7 @@ fn client_label(label: &str) -> Option<&str> {
 }
 
 /// The message for an error that the client cannot do anything about.
-pub(crate) const INTERNAL_ERROR: &str = "internal server error";
+const INTERNAL_ERROR: &str = "internal server error";
 /// Labels of keys that the program computes, and that do not name anything in the request.
 const INTERNAL_LABELS: [&str; 4] = ["closure", "extension", "key", "lookup"];
 const SECOND: Duration = Duration::from_secs(1);

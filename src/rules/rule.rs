@@ -113,7 +113,7 @@ impl Rule {
         self
     }
 
-    /// Counts only requests that match, exactly or [possibly](crate::matching#possible-matches).
+    /// Counts only requests that match, exactly or [possibly](crate::matching#ambiguous-matches).
     ///
     /// Default: all requests. If called repeatedly, all matchers must match. Text is a path pattern, as in `.when("/login")`.
     /// [`when_fn`](Self::when_fn) takes a closure without types.
@@ -203,7 +203,7 @@ impl Rule {
     /// Sets the cost of requests that match. The first matcher that matches exactly sets the cost.
     ///
     /// Default: the result of [`cost_by`](Self::cost_by), or the policy's [`cost`](Policy::cost). A
-    /// [possible match](crate::matching#possible-matches) costs the highest of the costs that could apply: `/Reports/7` costs
+    /// [possible match](crate::matching#ambiguous-matches) costs the highest of the costs that could apply: `/Reports/7` costs
     /// the 50 units below. `build()` fails for a cost above the policy's limit, unless the rule
     /// has tiers, whose limit may be higher. A caller whose tier has a lower limit is always denied.
     ///

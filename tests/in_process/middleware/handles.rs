@@ -20,7 +20,8 @@ use tower::{Layer, ServiceExt, service_fn};
 
 use crate::support::logged;
 
-const MESSAGE: &str = "internal server error";
+const INTERNAL_ERROR: &str =
+    r#"{"error":"internal_error","message":"internal server error","retry_after":null}"#;
 
 fn stopped() -> Clock {
     Clock::manual(Timestamp::from_micros(1_700_000_000_250_000))
@@ -147,13 +148,13 @@ async fn extractors_without_their_layer_respond_500_and_name_the_remedy() {
         .layer(without.clone());
     let response = ask(&app).await;
     assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
-    assert_eq!(text(response).await, MESSAGE);
+    assert_eq!(text(response).await, INTERNAL_ERROR);
     let app = Router::new()
         .route("/", get(async |hold: RequestHold| drop(hold)))
         .layer(without);
     let response = ask(&app).await;
     assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
-    assert_eq!(text(response).await, MESSAGE);
+    assert_eq!(text(response).await, INTERNAL_ERROR);
 
     let (mut parts, ()) = Request::new(()).into_parts();
     let missing = <RateLimiter as FromRequestParts<()>>::from_request_parts(&mut parts, &());
@@ -288,10 +289,7 @@ async fn policy_that_a_handler_misspells_is_an_internal_error() {
     let response = ask(&app.layer(layer(builder.share_limiter()))).await;
     assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
     let rejection = response.extensions().get::<Rejection>().cloned();
-    assert_eq!(
-        text(response).await,
-        r#"{"error":"internal_error","message":"internal server error","retry_after":null}"#
-    );
+    assert_eq!(text(response).await, INTERNAL_ERROR);
     let (head, ()) = Request::new(()).into_parts();
     let format = RejectionFormat::problem_json();
     let made = format.make(&rejection.expect("the reason"), &RequestHead::from(&head));

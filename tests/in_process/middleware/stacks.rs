@@ -95,7 +95,7 @@ async fn handler_without_a_layer_responds_500_and_logs_the_remedy() {
     let said = "no RateLimitLayer around this route exposes its decision: add one, or extract Option<RateLimitInfo>";
     for _ in 0..3 {
         let answer = text(&app, "/").await;
-        assert_eq!(answer, (500, "internal server error".to_owned()));
+        assert_eq!(answer, (500, INTERNAL_ERROR.to_owned()));
     }
     let lines = logged();
     let [line] = lines.as_slice() else {
@@ -114,7 +114,7 @@ async fn handler_that_sets_a_cost_without_a_settling_rule_is_500_and_the_log_nam
         .layer(limit("p", 10, Global));
     for app in [Router::new().route("/", handler), around] {
         let answer = text(&app, "/").await;
-        assert_eq!(answer, (500, "internal server error".to_owned()));
+        assert_eq!(answer, (500, INTERNAL_ERROR.to_owned()));
     }
     let lines = logged();
     let [line] = lines.as_slice() else {
@@ -478,3 +478,6 @@ async fn text(app: &Router, path: &str) -> (u16, String) {
 }
 
 const LOOPBACK: (&str, u16) = ("127.0.0.1", 0);
+
+const INTERNAL_ERROR: &str =
+    r#"{"error":"internal_error","message":"internal server error","retry_after":null}"#;
