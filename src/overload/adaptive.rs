@@ -21,6 +21,8 @@ pub(super) struct AdaptiveLimit {
     in_flight: Line<AtomicU32>,
     /// How many may be in flight, written once a window.
     cap: AtomicU32,
+    /// How many more there may be of each class above the lowest.
+    margin: AtomicU32,
     /// When the window may end, and from when on requests are counted in it. Microseconds.
     ends_at: AtomicU64,
     counts_from: AtomicU64,
@@ -90,6 +92,7 @@ impl AdaptiveLimit {
         let limit = Self {
             in_flight: Line(AtomicU32::new(0)),
             cap: AtomicU32::new(0),
+            margin: AtomicU32::new(0),
             ends_at: AtomicU64::new(0),
             counts_from: AtomicU64::new(0),
             quick: AtomicU64::new(0),
@@ -114,6 +117,12 @@ impl AdaptiveLimit {
     #[inline]
     pub fn cap(&self) -> u32 {
         self.cap.load(Relaxed)
+    }
+
+    /// Returns how many more may be in flight of each class above the lowest.
+    #[inline]
+    pub fn margin(&self) -> u32 {
+        self.margin.load(Relaxed)
     }
 
     #[inline]
@@ -233,6 +242,7 @@ impl AdaptiveLimit {
         let (length, uncounted) = controller.next_window();
         let quick = micros(Duration::from_secs_f64(controller.quick()));
         self.cap.store(controller.cap(), Relaxed);
+        self.margin.store(controller.margin(), Relaxed);
         self.quick.store(quick, Relaxed);
         let counts_from = now + Duration::from_secs_f64(uncounted);
         self.counts_from.store(counts_from.as_micros(), Relaxed);

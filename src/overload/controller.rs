@@ -126,13 +126,18 @@ impl Controller {
                 self.limit + if is_high { swing } else { -swing }
             }
         };
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "the limit is 4 to MOST"
-        )]
-        let cap = cap.max(1.0) as u32;
-        cap
+        whole(cap)
+    }
+
+    /// Returns how many more may be in flight of each class above the lowest: a quarter, or the room in which a number of requests
+    /// swings by chance, if that is more. It does not swing with the cap: a high class would find no place after a high window that
+    /// the lower ones have filled.
+    pub fn margin(&self) -> u32 {
+        let limit = match self.is_overloaded {
+            true => self.limit,
+            false => self.limit * BURST,
+        };
+        whole((limit * MARGIN).max(DEVIATIONS * limit.sqrt()))
     }
 
     pub fn is_overloaded(&self) -> bool {
@@ -342,6 +347,9 @@ impl Half {
 const START: f64 = 32.0;
 const LEAST: f64 = 4.0;
 const MOST: f64 = 1e6;
+/// The margin of a class as a part of the limit, and at least of its square root: the deviation of a number that swings by chance.
+const MARGIN: f64 = 0.25;
+const DEVIATIONS: f64 = 2.5;
 /// How many times the limit may be in flight as long as there is no overload.
 const BURST: f64 = 4.0;
 const SWING: f64 = 0.2;
@@ -364,3 +372,12 @@ const PROBE: u32 = 64;
 /// Bounds of a window, in seconds.
 const SHORTEST: f64 = 0.1;
 const LONGEST: f64 = 1.0;
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "the limit is 4 to MOST"
+)]
+fn whole(places: f64) -> u32 {
+    places.max(1.0) as u32
+}

@@ -88,9 +88,9 @@
 //!
 //! # Whose requests are shed?
 //!
-//! - **By class.** The lowest class gets places up to the limit, and each class above it a quarter of the limit more, at least 6
-//!   places. So [`Priority::Critical`] is served as long as it alone fits.
-//! - **By key, within a class.** A key gets a place while it has fewer than four times the free ones. A key that tries more often than
+//! - **By class.** The lowest class gets places up to the limit, and each class above it a quarter of the limit more: for limits
+//!   below 100, 2.5 times its square root. So [`Priority::Critical`] is served as long as it alone fits.
+//! - **By key, within a class.** A key gets a place while it has fewer than 16 times the free ones in this class. A key that tries more often than
 //!   the fair rate of its class is filtered before that, so nine requests in ten from one tenant do not take the places of the
 //!   others. Keys are counted by their hash in 64 KiB of counters, however many there are.
 //!

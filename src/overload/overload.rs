@@ -13,7 +13,6 @@ use bytes::Bytes;
 use http::{Request, Response};
 
 use crate::{
-    charge::key_hash,
     clock::{Clock, Timestamp},
     key::Key,
     middleware::{ResponseBody, respond::respond_plainly},
@@ -136,7 +135,7 @@ impl Shared {
             return Ok(place(None, true));
         }
         let class = self.class_of(priority);
-        let key = key.map(|key| KeyHash(key_hash(key)));
+        let key = key.map(|key| KeyHash::of(key, class));
         let cap = self.limit.cap();
         let passes = key.is_none_or(|key| {
             let half_is_free = self.limit.in_flight() < cap / 2;
@@ -185,10 +184,10 @@ impl Shared {
             .unwrap_or_default()
     }
 
-    /// Returns up to how many in flight a class gets places: the lowest up to the limit, each one above it a quarter more.
+    /// Returns up to how many in flight a class gets places: the lowest up to the limit, each one above it a margin more.
     fn ceiling(&self, class: usize, cap: u32) -> u32 {
         let above = u32::try_from(self.classes.len() - 1 - class).unwrap_or_default();
-        cap.saturating_add(above.saturating_mul((cap / 4).max(LEAST_MARGIN)))
+        cap.saturating_add(above.saturating_mul(self.limit.margin()))
     }
 
     /// Returns the rejection of a request that is shed. Its client waits for 1 s to the longest time, at random: the clients of an
@@ -318,6 +317,4 @@ impl fmt::Display for Shed {
 impl std::error::Error for Shed {}
 
 /// A key has fewer than this many times the free places.
-const SHARE: u32 = 4;
-/// How many more places a class has at least than the one below it.
-const LEAST_MARGIN: u32 = 6;
+const SHARE: u32 = 16;

@@ -1,6 +1,6 @@
 //! Fairness within a class: how many places a key may take, and how often it may try.
 //!
-//! - A key gets a place while it has fewer than four times the free ones (Choudhury and Hahne, "Dynamic queue length thresholds",
+//! - A key gets a place while it has fewer than 16 times the free ones (Choudhury and Hahne, "Dynamic queue length thresholds",
 //!   1998): one comparison, without a list of the keys.
 //! - Before that, a key that tries more often than the fair rate of its class passes with the probability `fair rate / its rate`, as
 //!   in core-stateless fair queueing (Stoica, Shenker and Zhang, 1998). So a key that sends nine of ten requests does not find each
@@ -16,8 +16,9 @@ use std::{
 };
 
 use crate::{
-    charge::{mix, place},
+    charge::{key_hash, mix, place},
     clock::Timestamp,
+    key::Key,
     task::{Mutex, backoff::random},
 };
 
@@ -48,9 +49,16 @@ struct FairRate {
     highest: AtomicU64,
 }
 
-/// A key, as it is counted.
+/// A key in a class, as it is counted: what a key has in one class takes nothing from it in another.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct KeyHash(pub u64);
+pub(super) struct KeyHash(u64);
+
+impl KeyHash {
+    #[inline]
+    pub fn of(key: &Key, class: usize) -> Self {
+        Self(mix(key_hash(key) ^ class as u64))
+    }
+}
 
 impl Shares {
     pub fn new(classes: usize, now: Timestamp) -> Self {
@@ -67,7 +75,7 @@ impl Shares {
     /// Counts an attempt, and returns whether it passes the filter by rate.
     pub fn passes(&self, class: usize, key: KeyHash, now: Timestamp, half_is_free: bool) -> bool {
         self.turn(now, half_is_free);
-        let rate = self.note_attempt(class, key, now);
+        let rate = self.note_attempt(key, now);
         let fair = &self.classes[class];
         fair.highest.fetch_max(rate.to_bits(), Relaxed);
         let limit = f64::from_bits(fair.rate.load(Relaxed));
@@ -107,15 +115,15 @@ impl Shares {
         cells.map(|(row, place)| &row[place])
     }
 
-    /// Counts an attempt, and returns those of this key and class in the last second or half, a second.
-    fn note_attempt(&self, class: usize, key: KeyHash, now: Timestamp) -> f64 {
+    /// Counts an attempt, and returns those of this key in the last second or half, a second.
+    fn note_attempt(&self, key: KeyHash, now: Timestamp) -> f64 {
         let half = now.as_micros() / HALF_SECOND;
         let [this, last] = if half.is_multiple_of(2) {
             [0, 1]
         } else {
             [1, 0]
         };
-        let places = places(mix(key.0 ^ class as u64));
+        let places = places(key.0);
         let least = |cells: &Cells<AtomicU16>| {
             let counts = cells.iter().zip(places);
             let counts = counts.map(|(row, place)| row[place].load(Relaxed));

@@ -357,13 +357,13 @@ async fn requests_without_a_key_share_one() {
         let _ = poll(future.as_mut());
         futures.push(future);
     }
-    assert_eq!(overload.in_flight(), (limit * 4).div_ceil(5));
+    assert_eq!(overload.in_flight(), (limit * 16).div_ceil(17));
     let mut named = request("/");
     let tenant = "acme".parse().expect("a value");
     named.headers_mut().insert("x-tenant", tenant);
     let mut named = Box::pin(service.clone().oneshot(named));
     let _ = poll(named.as_mut());
-    assert_eq!(overload.in_flight(), (limit * 4).div_ceil(5) + 1);
+    assert_eq!(overload.in_flight(), (limit * 16).div_ceil(17) + 1);
     drop((futures, named));
     assert_eq!(overload.in_flight(), 0);
 }

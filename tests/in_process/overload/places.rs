@@ -74,7 +74,7 @@ fn classes_that_cannot_work_are_refused() {
 
 // A key that is alone gets most places, and leaves some for others.
 #[test]
-fn key_gets_places_while_it_has_less_than_four_times_the_free_ones() {
+fn key_gets_places_while_it_has_less_than_sixteen_times_the_free_ones() {
     let overload = built(stopped().0.classes([Priority::Normal]));
     let (loud, quiet) = (Key::new("loud"), Key::new("quiet"));
     let mut places = Vec::new();
@@ -82,7 +82,7 @@ fn key_gets_places_while_it_has_less_than_four_times_the_free_ones() {
         places.push(place);
     }
     let limit = overload.limit() as usize;
-    assert_eq!(places.len(), (limit * 4).div_ceil(5));
+    assert_eq!(places.len(), (limit * 16).div_ceil(17));
     assert!(overload.enter(Priority::Normal, Some(&quiet)).is_ok());
     places.clear();
     assert_eq!(overload.in_flight(), 0);
