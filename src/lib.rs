@@ -199,6 +199,9 @@ mod guide {
     #[doc = include_str!("../docs/guide/options.md")]
     struct Options;
 
+    #[doc = include_str!("../docs/guide/overload.md")]
+    struct Overload;
+
     #[doc = include_str!("../docs/guide/sockets.md")]
     struct Sockets;
 

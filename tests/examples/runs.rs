@@ -61,6 +61,19 @@ fn axum_handlers_know_what_is_left() {
     assert_eq!(said.lines().count(), 9);
 }
 
+// Twice the load for five seconds: what matters most is served, and the least is shed.
+#[test]
+fn overload_sheds_exports_before_payments() {
+    let said = output("overload");
+    let last = said.lines().last().expect("a line");
+    let [pay, browse, export]: [u32; 3] = ["critical: ", "normal: ", "sheddable: "].map(|class| {
+        let (_, rest) = last.split_once(class).unwrap_or_else(|| panic!("{said}"));
+        let digits = rest.split(',').next().expect("a number");
+        digits.parse().unwrap_or_else(|_| panic!("{said}"))
+    });
+    assert!(pay < browse && browse < export && export > 100, "{said}");
+}
+
 #[tokio::test]
 async fn chat_limits_connections_and_messages() {
     let mut running = Running::start("chat");
