@@ -47,7 +47,7 @@ where
 }
 
 // Not derived: a derive would require the same of `R`, `T` and `E`.
-impl<S: Clone, R, T, E> Clone for CallLimit<S, R, T, E> {
+impl<S: CloneService, R, T, E> Clone for CallLimit<S, R, T, E> {
     fn clone(&self) -> Self {
         Self {
             inner: self.inner.clone(),

@@ -17,7 +17,7 @@ use super::{
 };
 
 /// A service whose requests are limited. Made by [`RateLimitLayer`](crate::RateLimitLayer).
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct RateLimit<S> {
     inner: S,
     rules: CurrentRules,
@@ -29,6 +29,16 @@ pub type ResponseFuture<S, A> = LimitFuture<S, Request<A>, Arc<Admission>>;
 impl<S> RateLimit<S> {
     pub(super) fn new(inner: S, rules: CurrentRules) -> Self {
         Self { inner, rules }
+    }
+}
+
+// Not derived: where a router asks for it, the compiler then names the service inside, and the remedy.
+impl<S: CloneService> Clone for RateLimit<S> {
+    fn clone(&self) -> Self {
+        Self {
+            inner: self.inner.clone(),
+            rules: self.rules.clone(),
+        }
     }
 }
 

@@ -40,7 +40,6 @@ impl<S: CloneService> Layer<S> for Overload {
 }
 
 /// A service whose requests are shed under overload. Made by [`Overload`].
-#[derive(Clone)]
 pub struct Shedding<S> {
     inner: S,
     overload: Overload,
@@ -92,6 +91,16 @@ impl Shared {
             request.extensions_mut().insert(priority);
         }
         Ok(Some(place))
+    }
+}
+
+// Not derived: where a router asks for it, the compiler then names the service inside, and the remedy.
+impl<S: CloneService> Clone for Shedding<S> {
+    fn clone(&self) -> Self {
+        Self {
+            inner: self.inner.clone(),
+            overload: self.overload.clone(),
+        }
     }
 }
 

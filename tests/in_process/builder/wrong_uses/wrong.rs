@@ -7,7 +7,7 @@ use std::{
 
 use tollgate::{
     Policy, RateLimitLayer, RequestHead, builder::RateLimitLayerBuilder, call::CallLimit,
-    rules::Rule, tiers::Tier,
+    middleware::RateLimit, rules::Rule, tiers::Tier,
 };
 use tower::{Layer, ServiceBuilder, ServiceExt};
 
@@ -57,6 +57,11 @@ fn service_of_a_stack_is_not_clone(limit: RateLimitLayer) {
 //~ `NotClone` is not `Clone`, so a limit cannot be put around it
 fn service_inside_of_another_is_not_clone(limited: CallLimit<NotClone, u32, u32, ()>) {
     let _ = ServiceExt::oneshot(limited, 1);
+}
+
+//~ `NotClone` is not `Clone`, so a limit cannot be put around it
+fn router_clones_a_service_that_is_not_clone(limited: &RateLimit<NotClone>) {
+    let _ = Clone::clone(limited);
 }
 
 //~ `&str` is not a key extractor
