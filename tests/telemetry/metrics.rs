@@ -24,6 +24,7 @@ use tollgate::{
     call::CallLimitLayer,
     charge::Receipt,
     extract::{Global, Header},
+    overload::{Overload, Priority},
     remote::Regions,
     store::Store,
     testing::ScriptedStore,
@@ -233,6 +234,11 @@ async fn everything() -> String {
     )
     .await;
     waits::happen().await;
+    let overload = Overload::adaptive().build().expect("usable settings");
+    let places = std::iter::from_fn(|| overload.enter(Priority::Normal, None).ok());
+    let places: Vec<_> = places.collect();
+    overload.record_gauges("web");
+    drop(places);
     limiter.record_gauges("web");
     drop(hold);
     let regions = Regions::here("west", server.url()).region("east", server.url());
