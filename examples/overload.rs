@@ -4,7 +4,7 @@
 //! cargo run --example overload -- 5
 //! ```
 //!
-//! Who is served when five times as many requests come as the service can serve? A service with ten connections to its database,
+//! When five times as many requests come as the service can serve, who is served? A service with ten connections to its database,
 //! three classes of requests, and the load as an argument: 2 without one, 0.5 is no overload.
 
 #![expect(clippy::print_stdout, reason = "an example prints its results")]

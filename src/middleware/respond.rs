@@ -44,18 +44,15 @@ pub(crate) fn respond_plainly<A>(
     format: &dyn MakeRejection,
     request: Request<A>,
 ) -> (Parts, Bytes) {
+    static HEADERS: LazyLock<HeaderWriter> = LazyLock::new(HeaderWriter::default);
+
     let wait = rejection.retry_after_secs();
-    let (mut parts, text) = respond(rejection, format, (plain_headers(), None), request);
+    let (mut parts, text) = respond(rejection, format, (&HEADERS, None), request);
     if let Some(seconds) = wait {
         let entry = parts.headers.entry(RETRY_AFTER);
         entry.or_insert_with(|| seconds.into());
     }
     (parts, text)
-}
-
-fn plain_headers() -> &'static HeaderWriter {
-    static HEADERS: LazyLock<HeaderWriter> = LazyLock::new(HeaderWriter::default);
-    &HEADERS
 }
 
 /// The response of a layer with the default settings:

@@ -214,7 +214,10 @@ impl AdaptiveLimit {
         rolling.started_at = now;
         self.publish(&rolling, now);
         let is_overloaded = rolling.controller.is_overloaded();
-        rolling.spell.note(now, is_overloaded, &window, self.cap());
+        let limit = self.cap();
+        rolling
+            .spell
+            .note(now, is_overloaded, &window, (age, limit));
     }
 
     /// Returns what was seen, and begins anew.

@@ -11,7 +11,7 @@ use pin_project::pin_project;
 
 use crate::{clock::Timestamp, middleware::ResponseBody, rejection::Rejection};
 
-use super::overload::InFlight;
+use super::{adaptive::End, overload::InFlight};
 
 /// Future of [`Shedding`](super::Shedding).
 ///
@@ -74,21 +74,23 @@ where
                 place,
                 turn,
             } => {
-                if let (Some(place), Turn::AfterOthers | Turn::Awaited(_)) = (&*place, &*turn) {
-                    if let Turn::Awaited(since) = *turn {
-                        place.note_lag(since);
-                    } else {
+                match (&*place, *turn) {
+                    (Some(place), Turn::AfterOthers) => {
                         *turn = Turn::Awaited(place.now());
                         context.waker().wake_by_ref();
                         return Poll::Pending;
                     }
-                    *turn = Turn::Now;
+                    (Some(place), Turn::Awaited(since)) => {
+                        place.note_lag(since);
+                        *turn = Turn::Now;
+                    }
+                    _ => {}
                 }
                 let outcome = ready!(future.poll(context));
                 let place = place.take();
                 Poll::Ready(outcome.map(|response| {
                     if let Some(place) = place {
-                        end(place, &response);
+                        place.end(end_of(&response));
                     }
                     response.map(ResponseBody::from)
                 }))
@@ -98,17 +100,17 @@ where
     }
 }
 
-/// Gives the place back by the head of the response.
-fn end<B>(place: InFlight, response: &Response<B>) {
+/// Returns how the request has ended, by the head of the response.
+fn end_of<B>(response: &Response<B>) -> End {
     if response.extensions().get::<Rejection>().is_some() {
-        return place.not_run();
+        return End::NotRun;
     }
     match (response.status(), grpc_status(response.headers())) {
         (StatusCode::REQUEST_TIMEOUT | StatusCode::GATEWAY_TIMEOUT, _)
-        | (_, Some(DEADLINE_EXCEEDED)) => place.timed_out(),
-        // Something behind is full or down, which says nothing of how quick it is.
-        (StatusCode::SERVICE_UNAVAILABLE, _) | (_, Some(UNAVAILABLE)) => drop(place),
-        _ => place.answered(),
+        | (_, Some(DEADLINE_EXCEEDED)) => End::TimedOut,
+        // Something behind is full or down: the time is not that of a response.
+        (StatusCode::SERVICE_UNAVAILABLE, _) | (_, Some(UNAVAILABLE)) => End::Left,
+        _ => End::Answered,
     }
 }
 
@@ -120,3 +122,37 @@ fn grpc_status(headers: &HeaderMap) -> Option<&[u8]> {
 const DEADLINE_EXCEEDED: &[u8] = b"4";
 const UNAVAILABLE: &[u8] = b"14";
 const POLLED_ONCE: &str = "a future must not be polled after it completed";
+
+#[cfg(test)]
+mod tests {
+    use crate::error::{Error, ErrorKind};
+
+    use super::*;
+
+    #[test]
+    fn response_shows_how_its_request_has_ended() {
+        for (status, grpc, end) in [
+            (200, "", End::Answered),
+            (200, "0", End::Answered),
+            (200, "13", End::Answered),
+            (404, "", End::Answered),
+            (429, "", End::Answered),
+            (500, "", End::Answered),
+            (503, "", End::Left),
+            (200, "14", End::Left),
+            (408, "", End::TimedOut),
+            (504, "", End::TimedOut),
+            (200, "4", End::TimedOut),
+        ] {
+            let mut response = Response::builder().status(status);
+            if !grpc.is_empty() {
+                response = response.header("grpc-status", grpc);
+            }
+            let mut response = response.body(()).expect("a valid response");
+            assert_eq!(end_of(&response), end, "{status} {grpc}");
+            let denied = Error::new(ErrorKind::InvalidConfig, "denied inside");
+            response.extensions_mut().insert(Rejection::from(denied));
+            assert_eq!(end_of(&response), End::NotRun, "{status} {grpc}");
+        }
+    }
+}

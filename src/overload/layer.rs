@@ -87,8 +87,11 @@ impl Shared {
         let priority = self.rules.priority(&head, key.as_ref(), &self.classes);
         let place = self.enter(priority, key.as_ref());
         let place = place.map_err(|shed| self.rejection(shed))?;
-        if priority != Priority::Normal {
-            request.extensions_mut().insert(priority);
+        let extensions = request.extensions_mut();
+        match priority {
+            // Not inserted, which would allocate. A layer around this one may have put another class there.
+            Priority::Normal => drop(extensions.remove::<Priority>()),
+            priority => drop(extensions.insert(priority)),
         }
         Ok(Some(place))
     }

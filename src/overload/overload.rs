@@ -263,7 +263,7 @@ impl InFlight {
         self.overload.clock.now()
     }
 
-    fn end(mut self, end: End) {
+    pub(super) fn end(mut self, end: End) {
         self.release(end);
     }
 

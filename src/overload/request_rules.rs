@@ -13,7 +13,7 @@ use crate::{
     request::RequestHead,
 };
 
-/// What the layer reads in a request.
+/// How the layer reads a request.
 #[derive(Clone, Default)]
 pub(super) struct RequestRules {
     pub key: Option<Arc<dyn KeyExtractor>>,

@@ -20,8 +20,14 @@ pub(super) struct Spell {
 }
 
 impl Spell {
-    /// Notes a window that has ended at `now`, after which this many requests may be in flight.
-    pub fn note(&mut self, now: Timestamp, is_overloaded: bool, window: &Window, limit: u32) {
+    /// Notes a window that has ended at `now`, its length, and how many requests may be in flight after it.
+    pub fn note(
+        &mut self,
+        now: Timestamp,
+        is_overloaded: bool,
+        window: &Window,
+        (length, limit): (Duration, u32),
+    ) {
         match (&mut self.running, is_overloaded) {
             (None, false) => {}
             (None, true) => {
@@ -29,10 +35,9 @@ impl Spell {
                 self.shed = window.shed;
                 log::event!(
                     WARN,
-                    "the service is overloaded, so requests are shed",
+                    "the service is overloaded",
                     limit = limit,
-                    requests_per_sec = (window.asked / window.span).round(),
-                    responses_per_sec = (window.served / window.span).round(),
+                    requests_per_sec = (window.asked / length.as_secs_f64()).round(),
                 );
             }
             (Some((_, last)), true) => {

@@ -17,7 +17,7 @@ pub(crate) struct OverloadMetrics {
     counters: PerRecorder<Box<[[Counter; OverloadOutcome::WouldShed as usize + 1]]>>,
 }
 
-/// What was done with a request.
+/// The fate of a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum OverloadOutcome {
     Served,

@@ -129,6 +129,63 @@ async fn header_states_the_class_of_trusted_peers_only() {
     }
 }
 
+// The class of the inner layer counts, also if it is the one that is not put there.
+#[tokio::test]
+async fn class_of_a_layer_around_does_not_stay() {
+    let outer = built(stopped().0.priority_when("/", Priority::Critical));
+    let inner = built(stopped().0);
+    let app = shows_class(&inner).layer(outer);
+    assert_eq!(class_of(&app, request("/")).await, "normal");
+}
+
+// A burst in each second is one overload for the log, and its end is logged 10 s later.
+#[test]
+fn overload_has_a_log_line_when_it_begins_and_one_when_it_is_over() {
+    crate::support::logged();
+    let (builder, clock) = stopped();
+    let overload = built(builder);
+    let window = |crowd: u32, took: Duration| {
+        for _ in 0..10 {
+            let places: Vec<_> = (0..crowd)
+                .filter_map(|_| overload.enter(Priority::Normal, None).ok())
+                .collect();
+            clock.advance(took);
+            places.into_iter().for_each(InFlight::answered);
+        }
+    };
+    window(30, Duration::from_millis(20));
+    assert_eq!(crate::support::logged(), Vec::<String>::new());
+    let crowd = || {
+        let mut places: Vec<_> = fill(&overload, Priority::Normal);
+        for _ in 0..600 {
+            clock.advance(Duration::from_millis(2));
+            places.remove(0).answered();
+            places.extend(fill(&overload, Priority::Normal));
+        }
+    };
+    crowd();
+    assert!(overload.is_overloaded());
+    let lines = crate::support::logged();
+    let [begins] = lines.as_slice() else {
+        panic!("{lines:?}");
+    };
+    let said = "the service is overloaded";
+    assert!(begins.contains("WARN") && begins.contains(said), "{begins}");
+    for _ in 0..3 {
+        window(1, Duration::from_millis(300));
+        crowd();
+    }
+    assert_eq!(crate::support::logged(), Vec::<String>::new());
+    window(1, Duration::from_millis(1_100));
+    window(1, Duration::from_millis(1_100));
+    let lines = crate::support::logged();
+    let [ends] = lines.as_slice() else {
+        panic!("{lines:?}");
+    };
+    let said = "the service is no longer overloaded";
+    assert!(ends.contains("INFO") && ends.contains(said), "{ends}");
+}
+
 #[test]
 fn settings_that_cannot_work_are_refused() {
     let named = Priority::Named("critical");

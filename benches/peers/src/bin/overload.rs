@@ -1,4 +1,4 @@
-//! What a service answers in time when more requests come than it can serve: without a limit, with tower's fixed one, with the adaptive
+//! Answers in time of a service to which more requests come than it can serve: without a limit, with tower's fixed one, with the adaptive
 //! ones of tower-resilience, and with tollgate's.
 //!
 //! A server with one worker on core 0, and clients in this process on core 1: open loop, Poisson arrivals, over HTTP/1.1. A client that
