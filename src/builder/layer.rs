@@ -427,7 +427,10 @@ impl RateLimitLayerBuilder {
     }
 
     fn header_writer(&self) -> Result<HeaderWriter, Error> {
-        HeaderWriter::new(self.headers.clone(), self.rules.iter().map(Rule::policy))
+        HeaderWriter::new(
+            self.headers.clone(),
+            self.rules.iter().flat_map(Rule::enforced_policies),
+        )
     }
 
     fn policies(&self) -> impl Iterator<Item = Policy> {

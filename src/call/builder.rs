@@ -135,6 +135,9 @@ impl<R, T, E> CallLimitLayerBuilder<R, T, E> {
                 "a layer without a policy limits nothing: add .policy(Policy::new(..).key_of(..))",
             ));
         }
+        for rule in &self.rules {
+            rule.policy().refuse_reserve()?;
+        }
         let policies = self.rules.iter().map(|rule| rule.policy().clone());
         let limiter = self.limiter.with_policies(policies)?;
         let must_be_settled = |rule: &CallRule<R>| rule.policy().must_be_settled();

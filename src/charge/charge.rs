@@ -15,6 +15,7 @@ use crate::{
     decision::{CountedBy, Decision, Outcome, PolicyState, Retry, Ticket},
     key::Key,
     policy::Policy,
+    priority::priority::Priority,
 };
 
 /// The most charges of one decision.
@@ -48,6 +49,40 @@ impl Policy {
             #[cfg(feature = "redis")]
             site: Site::Only,
         }
+    }
+}
+
+impl Policy {
+    /// Returns the charges of a request of this class: one, and for a class without the [reserve](Policy::reserve) a second one, to the
+    /// rest.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate::{Key, Percent, Policy, RateLimiter, overload::Priority};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tollgate::Error> {
+    /// let fleet = Policy::concurrency("fleet", 10).reserve(Priority::Critical, Percent::new(20.0));
+    /// let limiter = RateLimiter::builder().policy(fleet.clone()).build()?;
+    ///
+    /// let mut permits = Vec::new();
+    /// for _ in 0..8 {
+    ///     let charges = fleet.charges(Key::GLOBAL, Priority::Normal);
+    ///     permits.push(limiter.enforce(&charges).await.expect("8 of 10 are not reserved"));
+    /// }
+    /// let normal = fleet.charges(Key::GLOBAL, Priority::Normal);
+    /// assert!(limiter.enforce(&normal).await.is_err());
+    /// let critical = fleet.charges(Key::GLOBAL, Priority::Critical);
+    /// assert!(limiter.enforce(&critical).await.is_ok());
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn charges(&self, key: Key, priority: Priority) -> Vec<Charge<'_>> {
+        let rest = self.rest_for(priority);
+        let policies = std::iter::once(self).chain(rest);
+        policies.map(|policy| policy.charge(key)).collect()
     }
 }
 

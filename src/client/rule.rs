@@ -189,6 +189,7 @@ impl OutgoingRule {
     pub(crate) fn validate(&self) -> Result<(), Error> {
         self.key.validate()?;
         self.policy.validate()?;
+        self.policy.refuse_reserve()?;
         if let Some(adaptive) = self.adaptive {
             adaptive.validate(&self.policy)?;
         }

@@ -9,7 +9,7 @@ use super::{
     reading::FileReading,
     requests::{Several, requests},
     rule,
-    rule_list::{candidate_of, check_number, read_list, read_rules},
+    rule_list::{beside, check_number, read_list, read_rules},
     spec::{DefaultsSpec, OneOrMany, RuleSetSpec},
 };
 
@@ -50,7 +50,7 @@ pub(super) fn rule_set(root: &LocatedValue, reading: &mut FileReading) -> Option
     let nodes = nodes?;
     let read = read_rules(nodes, reading, rule::read);
     let outgoing = outgoing.and_then(|node| read_outgoing(node, reading));
-    check_candidates(nodes, reading);
+    check_added(nodes, reading);
     check_number(nodes, reading);
     if reading.noted() > 0 {
         return None;
@@ -137,19 +137,21 @@ fn read_headers(node: &LocatedValue, reading: &mut FileReading) -> Option<OneOrM
 
 // === All rules together ===
 
-/// Notes candidates whose policies have the name of another rule.
-fn check_candidates(nodes: &[LocatedValue], reading: &mut FileReading) {
-    for (node, position) in nodes.iter().take(MAX_POLICIES).filter_map(candidate_of) {
+/// Notes candidates and reserves whose policies have the name of another rule.
+fn check_added(nodes: &[LocatedValue], reading: &mut FileReading) {
+    for node in nodes.iter().take(MAX_POLICIES) {
         let Some(Value::Text(id)) = node.field("id").map(|node| &node.value) else {
             continue;
         };
-        let name = format!("{id}.candidate");
-        if let Some((_, other)) = reading.ids.iter().find(|(other, _)| *other == name) {
+        for (field, suffix, position) in beside(node) {
+            let name = format!("{id}.{suffix}");
+            let Some((_, other)) = reading.ids.iter().find(|(other, _)| *other == name) else {
+                continue;
+            };
+            let line = other.line;
             reading.rule = Some(id.clone());
-            let reason = format!(
-                "the candidate is named {name:?}, as the rule in line {}",
-                other.line
-            );
+            let reason =
+                format!("a policy of the {field} is named {name:?}, as the rule in line {line}");
             reading.add(position, reason, "give that rule another id");
             reading.rule = None;
         }

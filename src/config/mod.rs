@@ -40,6 +40,7 @@
 //! for example `\n` for a line break.
 
 mod body_field;
+mod classes;
 mod decode;
 mod fault;
 mod fields;

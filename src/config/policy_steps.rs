@@ -9,6 +9,7 @@ use crate::{
 };
 
 use super::{
+    classes,
     fields::{Fields, boolean, choice, percentage, text, whole},
     names::{AlgorithmName, ConsistencyName},
     outcomes, penalty,
@@ -190,6 +191,15 @@ impl PolicySteps {
             }
             spec.backoff = Some(backoff_spec);
             self.apply(fields, "backoff", |policy| policy.backoff(backoff));
+        }
+        if let Some((reserve_spec, classes, part)) = fields.read("reserve", classes::reserve) {
+            spec.reserve = Some(reserve_spec);
+            // What it leaves only shows beside the limit of the file.
+            if self.has_limit {
+                self.apply(fields, "reserve", |policy| {
+                    policy.reserve(classes.clone(), part)
+                });
+            }
         }
         self.consistency(fields, spec);
     }

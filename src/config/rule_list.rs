@@ -45,19 +45,21 @@ pub(super) fn read_rules<T>(
 pub(super) fn check_number(nodes: &[LocatedValue], reading: &mut FileReading) {
     let (mut all, mut unconditional) = (0, 0);
     for node in nodes {
-        let policies = 1 + usize::from(candidate_of(node).is_some());
+        let policies = 1 + beside(node).count();
         all += policies;
         if CONDITIONS.iter().all(|name| node.field(name).is_none()) {
             unconditional += policies;
         }
         if all > MAX_POLICIES {
-            let reason = format!("more than {MAX_POLICIES} policies (a candidate is one too)");
+            let reason = format!(
+                "more than {MAX_POLICIES} policies (a candidate is one too, and a reserve)"
+            );
             let remedy = "put some of the rules into another layer";
             return reading.add(node.position, reason, remedy);
         }
         if unconditional > MAX_CHARGES {
             let reason = format!(
-                "more than {MAX_CHARGES} policies that count every request (a candidate is one too)"
+                "more than {MAX_CHARGES} policies that count every request (a candidate is one too, and a reserve)"
             );
             let remedy =
                 "add a `path`, `method` or `host`, or put some of the rules into another layer";
@@ -66,9 +68,14 @@ pub(super) fn check_number(nodes: &[LocatedValue], reading: &mut FileReading) {
     }
 }
 
-/// Returns the candidate of a rule, and where it is.
-pub(super) fn candidate_of(rule: &LocatedValue) -> Option<(&LocatedValue, Position)> {
-    Some((rule, rule.field("candidate")?.position))
+/// Returns the fields of a rule that add a policy, each with what it appends to the name, and where it is.
+pub(super) fn beside(
+    rule: &LocatedValue,
+) -> impl Iterator<Item = (&'static str, &'static str, Position)> {
+    let added = [("candidate", "candidate"), ("reserve", "unreserved")];
+    let position = |field| rule.field(field).map(|node| node.position);
+    let of = move |(field, suffix)| Some((field, suffix, position(field)?));
+    added.into_iter().filter_map(of)
 }
 
 /// The fields of a rule that leave out requests.

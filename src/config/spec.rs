@@ -92,7 +92,7 @@ mappings! {
     /// One rule: a policy, the requests that it counts, and their key.
     #[derive(Default)]
     pub struct RuleSpec {
-        /// Name of the policy: 1 to 39 of `A-Z a-z 0-9 . _ -`, at most 29 with a candidate.
+        /// Name of the policy: 1 to 39 of `A-Z a-z 0-9 . _ -`, at most 29 with a candidate, 28 with a reserve.
         id: String,
         /// The caller that a request is counted for.
         key: KeySpec,
@@ -161,6 +161,8 @@ mappings! {
         rollout?: f64,
         /// A quota that is tried beside the rule's own.
         candidate?: QuotaSpec,
+        /// The part of the limit that only some classes of requests may use. Default: none.
+        reserve?: ReserveSpec,
         /// Choice while Redis is unavailable. Default: `local`.
         outage?: OutageName,
         /// Whether each request asks Redis. Default: `strict`.
@@ -375,6 +377,15 @@ mappings! {
         factor?: u64,
         /// Time after the last delay until the next one is as short as the first. Default: that of the longest delay.
         forgiven_after?: String,
+    }
+
+    /// The part of a limit that only some classes of requests may use.
+    pub struct ReserveSpec {
+        /// The classes, such as `critical`.
+        class: OneOrMany<String>,
+        /// The part, 0.1 to 99.9, such as `20` or `20%`.
+        #[schemars(with = "Percentage")]
+        part: f64,
     }
 
     /// When a key is banned that is denied again and again, and for how long.

@@ -47,7 +47,7 @@ impl Watched {
         self.layer.as_ref().map(RateLimitLayer::present_rules)
     }
 
-    /// Returns the policies that keys can be looked up in: those of the layer with their candidates, or of the limiter.
+    /// Returns the policies that keys can be looked up in: those of the layer with what is counted beside them, or of the limiter.
     pub fn policies(&self) -> Vec<WatchedPolicy> {
         let Some(rules) = self.rules() else {
             let policies = self.limiter.policies().into_iter();
@@ -60,10 +60,8 @@ impl Watched {
                 .collect();
         };
         let policies = rules.iter().flat_map(|rule| {
-            let candidate = rule.candidate.iter().cloned();
-            let policies = std::iter::once(rule.policy().clone()).chain(candidate);
-            policies.map(|policy| WatchedPolicy {
-                policy,
+            rule.policies().map(|policy| WatchedPolicy {
+                policy: policy.clone(),
                 source: rule.source.clone(),
                 has_tiers: rule.choice.is_some(),
             })

@@ -73,27 +73,27 @@ where
 }
 
 impl Shared {
-    /// Takes a place for a request, and puts its class into its extensions. `None` if it is not counted.
+    /// Takes a place for a request, and puts its class into its extensions, also if it is not counted: a
+    /// [reserve](crate::Policy::reserve) needs it. `None` if it is not counted.
     #[inline]
     fn admit<A>(self: &Arc<Self>, request: &mut Request<A>) -> Result<Option<InFlight>, Rejection> {
-        if self.mode.get().is_off() {
-            return Ok(None);
-        }
         let head = RequestHead::from(&*request);
-        if self.rules.skips(&head) {
-            return Ok(None);
-        }
         let key = self.rules.key(&head);
         let priority = self.rules.priority(&head, key.as_ref(), &self.classes);
-        let place = self.enter(priority, key.as_ref());
-        let place = place.map_err(|shed| self.rejection(shed))?;
+        let place = match self.mode.get().is_off() || self.rules.skips(&head) {
+            true => None,
+            false => {
+                let place = self.enter(priority, key.as_ref());
+                Some(place.map_err(|shed| self.rejection(shed))?)
+            }
+        };
         let extensions = request.extensions_mut();
         match priority {
             // Not inserted, which would allocate. A layer around this one may have put another class there.
             Priority::Normal => drop(extensions.remove::<Priority>()),
             priority => drop(extensions.insert(priority)),
         }
-        Ok(Some(place))
+        Ok(place)
     }
 }
 

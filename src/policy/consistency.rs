@@ -131,8 +131,13 @@ impl Percent {
         whole * u64::from(self.0) / 1_000
     }
 
+    /// Returns this part of a whole of so many parts, rounded up.
+    pub(super) fn of_up(self, whole: u64) -> u64 {
+        let parts = u128::from(whole) * u128::from(self.0);
+        u64::try_from(parts.div_ceil(1_000)).unwrap_or(u64::MAX)
+    }
+
     /// Returns whether it is from 0.1 to 100 %.
-    #[cfg(feature = "redis")]
     pub(crate) fn is_a_part(self) -> bool {
         OVERSHOOTS.contains(&self.0)
     }

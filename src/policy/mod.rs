@@ -52,11 +52,13 @@
 #[cfg(feature = "client")]
 mod at_rate;
 mod backoff;
+mod beside;
 pub(crate) mod consistency;
 mod penalty;
 pub(crate) mod policy;
 #[cfg(feature = "client")]
 mod present_rate;
+mod reserve;
 
 pub use self::backoff::Backoff;
 #[cfg(any(feature = "dashboard", feature = "rules", all(feature = "redis", test)))]

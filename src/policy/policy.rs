@@ -11,7 +11,7 @@ use siphasher::sip128::SipHasher13;
 
 #[cfg(feature = "client")]
 use super::present_rate::PresentRate;
-use super::{consistency::Consistency, penalty::Penalty};
+use super::{consistency::Consistency, penalty::Penalty, reserve::Reserve};
 use crate::{
     algorithm::{Algorithm, Counter, Quota},
     decision::PolicyName,
@@ -37,28 +37,31 @@ use crate::{
 /// ```
 #[derive(Clone)]
 pub struct Policy {
-    name: PolicyName,
-    name_hash: NameHash,
-    quota: Quota,
-    algorithm: Algorithm,
+    pub(super) name: PolicyName,
+    pub(super) name_hash: NameHash,
+    pub(super) quota: Quota,
+    pub(super) algorithm: Algorithm,
     /// An invalid name or quota is kept as an error until `build()` reports it.
     pub(super) counter: Result<Counter, Error>,
     cost: u64,
-    counts_denied: bool,
+    pub(super) counts_denied: bool,
     /// Whether it counts denied requests or has a penalty.
-    notes_denied: bool,
+    pub(super) notes_denied: bool,
     /// Behind a pointer: most policies have none, and policies are copied.
-    penalty: Option<Arc<Penalty>>,
+    pub(super) penalty: Option<Arc<Penalty>>,
     on_outage: OnOutage,
     consistency: Consistency,
     /// `None` for requests.
     unit: Option<Arc<str>>,
+    pub(super) reserve: Option<Arc<Reserve>>,
+    /// What other classes than those with the reserve are counted by besides.
+    pub(super) rest: Option<Arc<Policy>>,
     /// The tier whose quota this is.
     #[cfg(any(feature = "explain", feature = "metrics"))]
-    tier: Option<PolicyName>,
+    pub(super) tier: Option<PolicyName>,
     /// Identifies the policy and the tier among the metrics.
     #[cfg(feature = "metrics")]
-    series: u64,
+    pub(super) series: u64,
     /// The rate of the key, for charges that follow it.
     #[cfg(feature = "client")]
     pub(super) present_rate: Option<PresentRate>,
@@ -89,6 +92,8 @@ impl Policy {
             on_outage: OnOutage::default(),
             consistency: Consistency::default(),
             unit: None,
+            reserve: None,
+            rest: None,
             #[cfg(any(feature = "explain", feature = "metrics"))]
             tier: None,
             #[cfg(feature = "metrics")]
@@ -146,7 +151,7 @@ impl Policy {
         if self.has_valid_name() {
             self.counter = Counter::new(self.quota, algorithm);
         }
-        self
+        self.with_rest()
     }
 
     /// Sets whether denied requests consume quota as well.
@@ -191,7 +196,7 @@ impl Policy {
     #[must_use]
     pub fn cost(mut self, units: u64) -> Self {
         self.cost = units;
-        self
+        self.with_rest()
     }
 
     /// Sets the unit of the quota, which `RateLimit-Policy` (draft 11) contains as `qu`.
@@ -213,7 +218,7 @@ impl Policy {
     #[must_use]
     pub fn unit(mut self, unit: impl AsRef<str>) -> Self {
         self.unit = Some(unit.as_ref().into());
-        self
+        self.with_rest()
     }
 
     /// Sets the behaviour while the shared store is unavailable.
@@ -222,7 +227,7 @@ impl Policy {
     #[must_use]
     pub fn on_outage(mut self, choice: OnOutage) -> Self {
         self.on_outage = choice;
-        self
+        self.with_rest()
     }
 
     /// Sets whether each decision asks the shared store.
@@ -240,7 +245,7 @@ impl Policy {
     #[must_use]
     pub fn consistency(mut self, consistency: Consistency) -> Self {
         self.consistency = consistency;
-        self
+        self.with_rest()
     }
 
     /// Returns the name; empty if the given name is invalid.
@@ -369,7 +374,7 @@ impl Policy {
             #[cfg(any(feature = "explain", feature = "metrics"))]
             tier: Some(*tier),
             #[cfg(feature = "metrics")]
-            series: self.name_hash.low ^ NameHash::of(tier).low.rotate_left(32),
+            series: self.series_under(Some(tier)),
             ..self.clone()
         };
         policy.algorithm(algorithm.unwrap_or(self.algorithm))
@@ -381,39 +386,17 @@ impl Policy {
         self.tier.as_ref()
     }
 
+    #[cfg(feature = "metrics")]
+    pub(super) fn series_under(&self, tier: Option<&PolicyName>) -> u64 {
+        let tier = tier.map_or(0, |tier| NameHash::of(tier).low.rotate_left(32));
+        self.name_hash.low ^ tier
+    }
+
     /// Returns a hash of the name and the tier, different in each process.
     #[cfg(feature = "metrics")]
     #[inline]
     pub(crate) fn series(&self) -> u64 {
         self.series
-    }
-
-    /// Returns a copy of the policy with another quota, and with `.candidate` appended to its name.
-    ///
-    /// # Errors
-    ///
-    /// [`ErrorKind::InvalidPolicy`] if the name becomes too long.
-    pub(crate) fn candidate(&self, quota: Quota) -> Result<Self, Error> {
-        let name = format!("{}.candidate", self.name);
-        let name = PolicyName::new(&name).map_err(|_| {
-            self.error(
-                ErrorKind::InvalidPolicy,
-                "its candidate would have too long a name: use at most 29 characters",
-            )
-        })?;
-        let name_hash = NameHash::of(&name);
-        let policy = Self {
-            name,
-            name_hash,
-            quota,
-            // A candidate denies nobody, so it bans nobody.
-            penalty: None,
-            notes_denied: self.counts_denied,
-            #[cfg(feature = "metrics")]
-            series: name_hash.low,
-            ..self.clone()
-        };
-        Ok(policy.algorithm(self.algorithm))
     }
 
     /// Returns the policy of an instance that grants this many units of the limit, with the same name.
@@ -453,6 +436,7 @@ impl Policy {
             && self.on_outage == other.on_outage
             && self.consistency == other.consistency
             && self.unit == other.unit
+            && self.reserve == other.reserve
     }
 
     /// Returns whether both policies count the same quota with the same algorithm.
@@ -498,7 +482,8 @@ impl Policy {
         }
         let consistency = self.consistency.validate(counter, self.notes_denied);
         consistency.map_err(|reason| self.error(ErrorKind::InvalidPolicy, &reason))?;
-        self.validate_cost(counter)
+        self.validate_cost(counter)?;
+        self.validate_reserve()
     }
 
     /// Checks a penalty, and that a ban can outlast the wait of the denial that it begins with.
@@ -574,6 +559,7 @@ impl fmt::Debug for Policy {
             .field("on_outage", &self.on_outage)
             .field("consistency", &self.consistency)
             .field("unit", &self.unit)
+            .field("reserve", &self.reserve)
             .finish_non_exhaustive()
     }
 }

@@ -1,6 +1,11 @@
 //! The class of a request.
 
 use std::fmt;
+#[cfg(feature = "rules")]
+use std::{
+    collections::BTreeSet,
+    sync::{Mutex, PoisonError},
+};
 
 use http::Extensions;
 
@@ -33,10 +38,34 @@ impl Priority {
         }
     }
 
+    /// Returns the class of this name. The names of classes of your own are kept for good: a program has few.
+    #[cfg(feature = "rules")]
+    pub(crate) fn of_name(name: &str) -> Self {
+        static NAMES: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
+        let builtin = [Self::Critical, Self::Normal, Self::Sheddable];
+        if let Some(class) = builtin.into_iter().find(|class| class.name() == name) {
+            return class;
+        }
+        let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = names.get(name).copied().unwrap_or_else(|| {
+            let name = &*Box::leak(Box::from(name));
+            names.insert(name);
+            name
+        });
+        Self::Named(known)
+    }
+
     /// Returns the class of a request, from its extensions: `Normal` if no layer has put another one there.
     #[must_use]
     pub fn of(extensions: &Extensions) -> Self {
         extensions.get().copied().unwrap_or_default()
+    }
+}
+
+// For settings that take one class, or several.
+impl From<Priority> for Vec<Priority> {
+    fn from(priority: Priority) -> Self {
+        vec![priority]
     }
 }
 

@@ -19,6 +19,7 @@ use crate::{
     extract::{AsyncKeyExtractor, Extracted, KeyExtractor},
     key::Key,
     policy::Policy,
+    priority::priority::Priority,
     rejection::{MissingKeyDetail, Rejection},
     request::{BodyFault, RequestHead},
     tiers::Tier,
@@ -98,8 +99,8 @@ impl Rule {
         Ok(())
     }
 
-    /// Adds the charge of a policy to a key, and that of the candidate if the policy is the rule's own. The number is the one in the
-    /// body that sets the cost.
+    /// Adds the charges of a policy to a key: its own, that of the candidate if the policy is the rule's own, and that of the rest if
+    /// the request may not use what is reserved. The number is the one in the body that sets the cost.
     #[inline]
     pub(crate) fn add_charges<'a>(
         &'a self,
@@ -108,16 +109,25 @@ impl Rule {
         (setting, head, number): (ModeSetting, &RequestHead<'_>, Option<u64>),
         mut add: impl FnMut(Charge<'a>),
     ) {
-        let mut charge = self.with_cost(policy.charge(*key), (head, number));
-        if !setting.is_enforced() {
-            charge = charge.enforcement(setting.enforcement(policy.name().as_bytes(), key));
-        }
-        add(charge);
+        let charge = |policy: &'a Policy| self.with_cost(policy.charge(*key), (head, number));
+        let enforced = |policy: &'a Policy| match setting.is_enforced() {
+            true => charge(policy),
+            // The name of the rule: a key is in or out for all of its policies.
+            false => {
+                let name = self.policy.name().as_bytes();
+                charge(policy).enforcement(setting.enforcement(name, key))
+            }
+        };
+        add(enforced(policy));
         if let Some(candidate) = &self.candidate
             && std::ptr::eq(policy, &raw const self.policy)
         {
-            let charge = self.with_cost(candidate.charge(*key), (head, number));
-            add(charge.enforcement(Enforcement::Candidate));
+            add(charge(candidate).enforcement(Enforcement::Candidate));
+        }
+        if policy.has_reserve()
+            && let Some(rest) = policy.rest_for(Priority::of(head.extensions))
+        {
+            add(enforced(rest));
         }
     }
 

@@ -2,7 +2,12 @@
 
 use crate::{
     algorithm::Algorithm,
-    policy::{Backoff, Penalty, Policy, consistency::Consistency, policy::OnOutage},
+    policy::{
+        Backoff, Penalty, Policy,
+        consistency::{Consistency, Percent},
+        policy::OnOutage,
+    },
+    priority::priority::Priority,
 };
 
 use super::rule::Rule;
@@ -49,6 +54,12 @@ impl Rule {
     #[must_use]
     pub fn penalty(self, penalty: impl Into<Option<Penalty>>) -> Self {
         self.with_policy(|policy| policy.penalty(penalty))
+    }
+
+    /// As [`Policy::reserve`].
+    #[must_use]
+    pub fn reserve(self, classes: impl Into<Vec<Priority>>, part: Percent) -> Self {
+        self.with_policy(|policy| policy.reserve(classes, part))
     }
 
     /// As [`Policy::unit`].

@@ -354,12 +354,17 @@ impl Rule {
         self
     }
 
-    /// Returns the policy, and that of the candidate if there is one.
-    pub(crate) fn policies(&self) -> impl Iterator<Item = &Policy> {
-        std::iter::once(&self.policy).chain(&self.candidate)
+    /// Returns the policy, and that of the rest if a part is reserved.
+    pub(crate) fn enforced_policies(&self) -> impl Iterator<Item = &Policy> {
+        std::iter::once(&self.policy).chain(self.policy.rest())
     }
 
-    /// Returns whether a policy is the rule's own, or its candidate.
+    /// Returns all policies that the rule counts.
+    pub(crate) fn policies(&self) -> impl Iterator<Item = &Policy> {
+        self.enforced_policies().chain(&self.candidate)
+    }
+
+    /// Returns whether a policy is one that the rule counts.
     pub(crate) fn has_policy(&self, policy: &Policy) -> bool {
         self.policies().any(|own| own.name() == policy.name())
     }
@@ -406,6 +411,7 @@ impl Rule {
             && !self.needs_lookups()
             && !self.keeps_charges()
             && self.candidate.is_none()
+            && policy.rest().is_none()
             && self.matchers.is_empty()
     }
 

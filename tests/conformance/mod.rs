@@ -76,6 +76,7 @@ mod lines;
 mod penalties;
 mod place;
 mod refunds;
+mod reserves;
 mod shadow;
 mod slots;
 mod together;

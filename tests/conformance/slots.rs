@@ -22,6 +22,11 @@ pub(super) use super::{
         peek_by_a_changed_limit_stores_nothing,
     },
     refunds::charge_given_back_at_once_is_all_there_again,
+    reserves::{
+        others_come_back_when_the_rest_does, others_get_the_rest_and_the_class_all,
+        others_give_back_both_counts, request_that_the_whole_denies_takes_nothing_of_the_rest,
+        whatever_the_class_has_used_the_others_get_the_rest,
+    },
 };
 
 use crate::support::Random;

@@ -88,7 +88,7 @@ fn all_faults_of_a_file_are_listed_at_once_in_their_order() {
 fn too_many_policies_too_deep_and_too_large_files_are_refused() {
     let rule = |number| format!("- {{ id: r{number}, key: global, limit: 1/s, candidate: 2/s }}\n");
     let rules: String = (0..9).map(rule).collect();
-    let too_many = "rules:10:3: more than 16 policies that count every request (a candidate is one too): add a `path`, \
+    let too_many = "rules:10:3: more than 16 policies that count every request (a candidate is one too, and a reserve): add a `path`, \
                     `method` or `host`, or put some of the rules into another layer";
     assert_eq!(faults(&format!("rules:\n{rules}")), too_many);
     let broken = rules.replacen("1/s", "1/x", 1);
@@ -99,7 +99,7 @@ fn too_many_policies_too_deep_and_too_large_files_are_refused() {
         |number| format!("- {{ id: r{number}, key: global, limit: 1/s, path: /{number} }}\n");
     let endpoints = |count| format!("rules:\n{}", (0..count).map(endpoint).collect::<String>());
     assert!(RuleSet::parse(Format::Yaml, &endpoints(1_000)).is_ok());
-    let too_many = "rules:1002:3: more than 1000 policies (a candidate is one too): put some of the rules into another layer";
+    let too_many = "rules:1002:3: more than 1000 policies (a candidate is one too, and a reserve): put some of the rules into another layer";
     assert_eq!(faults(&endpoints(1_001)), too_many);
     let deep = format!("rules: {}{}", "[".repeat(200), "]".repeat(200));
     assert!(faults(&deep).contains("more than 32 levels"));
@@ -277,6 +277,7 @@ rules:
     algorithm: concurrency
     limit: 10
     lease: 10s
+    reserve: { class: [critical, paid], part: 12.5% }
     tiers: { pro: 20 }
     tier_from: { header: x-plan }
     overrides: [{ key: 192.0.2.7, tier: pro }, { key: 192.0.2.8, tier: 30 }]

@@ -1,4 +1,5 @@
 //! Which requests a policy counts.
 
 mod requests;
+mod reserves;
 mod short_forms;

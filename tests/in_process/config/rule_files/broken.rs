@@ -302,8 +302,8 @@ pub(crate) const BROKEN: &[(Format, &str, &[&str])] = &[
             "    headers: none\n",
         ),
         &[
-            "5:5: rule \"a\": unknown field `peer`: write one of `id`, `key`, `algorithm`, `window`, `burst`, `limit`, `window_start`, `queue`, `max_wait`, `lease`, `cost`, `outage`, `unit`, `count_denied`, `penalty`, `backoff`, `consistency`, `overshoot`, `path`, `method`, `host`, `unless`, `tiers`, `overrides`, `tier_from`, `costs`, `cost_field`, `count`, `count_statuses`, `clear_on_success`, `on_missing_key`, `mode`, `rollout`, `candidate`",
-            "6:5: rule \"a\": unknown field `headers`: write one of `id`, `key`, `algorithm`, `window`, `burst`, `limit`, `window_start`, `queue`, `max_wait`, `lease`, `cost`, `outage`, `unit`, `count_denied`, `penalty`, `backoff`, `consistency`, `overshoot`, `path`, `method`, `host`, `unless`, `tiers`, `overrides`, `tier_from`, `costs`, `cost_field`, `count`, `count_statuses`, `clear_on_success`, `on_missing_key`, `mode`, `rollout`, `candidate`",
+            "5:5: rule \"a\": unknown field `peer`: write one of `id`, `key`, `algorithm`, `window`, `burst`, `limit`, `window_start`, `queue`, `max_wait`, `lease`, `cost`, `outage`, `unit`, `count_denied`, `penalty`, `backoff`, `reserve`, `consistency`, `overshoot`, `path`, `method`, `host`, `unless`, `tiers`, `overrides`, `tier_from`, `costs`, `cost_field`, `count`, `count_statuses`, `clear_on_success`, `on_missing_key`, `mode`, `rollout`, `candidate`",
+            "6:5: rule \"a\": unknown field `headers`: write one of `id`, `key`, `algorithm`, `window`, `burst`, `limit`, `window_start`, `queue`, `max_wait`, `lease`, `cost`, `outage`, `unit`, `count_denied`, `penalty`, `backoff`, `reserve`, `consistency`, `overshoot`, `path`, `method`, `host`, `unless`, `tiers`, `overrides`, `tier_from`, `costs`, `cost_field`, `count`, `count_statuses`, `clear_on_success`, `on_missing_key`, `mode`, `rollout`, `candidate`",
         ],
     ),
     // === Keys ===
@@ -1727,7 +1727,101 @@ pub(crate) const BROKEN: &[(Format, &str, &[&str])] = &[
             "    candidate: 9/min\n",
         ),
         &[
-            "5:16: rule \"a-rule-with-a-name-of-some-length\": the rule cannot have this candidate: its candidate would have too long a name: use at most 29 characters",
+            "5:16: rule \"a-rule-with-a-name-of-some-length\": the rule cannot have this candidate: with .candidate its name would be too long: use at most 29 characters",
+        ],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: global\n",
+            "    limit: 10/min\n",
+            "    reserve: { class: critical, part: 20% }\n",
+            "  - id: a.unreserved\n",
+            "    key: host\n",
+            "    limit: 5/min\n",
+        ),
+        &[
+            "5:14: rule \"a\": a policy of the reserve is named \"a.unreserved\", as the rule in line 6: give that rule another id",
+        ],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: global\n",
+            "    limit: 10/min\n",
+            "    reserve: 20%\n",
+        ),
+        &["5:14: rule \"a\": this is text: write `{ class: critical, part: 20% }`"],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: global\n",
+            "    limit: 10/min\n",
+            "    reserve: { class: \"very paid\", part: 100% }\n",
+        ),
+        &[
+            "5:23: rule \"a\": \"very paid\" is not the name of a class: write `critical`, `normal`, `sheddable`, or 1 to 39 of A-Z a-z 0-9 . _ -",
+            "5:42: rule \"a\": a reserve of 100 %: write a number from 0.1 to 99.9",
+        ],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: global\n",
+            "    limit: 10/min\n",
+            "    reserve: { class: [], part: 20% }\n",
+        ),
+        &["5:23: rule \"a\": an empty list: write a class, such as `critical`"],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: global\n",
+            "    limit: 10/min\n",
+            "    reserve: { class: critical, part: 95 }\n",
+        ),
+        &[
+            "5:14: rule \"a\": the reserve leaves nothing to the other classes: raise the limit, or reserve less",
+        ],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: global\n",
+            "    limit: 10/min\n",
+            "    count_denied: true\n",
+            "    reserve: { class: critical, part: 20% }\n",
+        ),
+        &[
+            "6:14: rule \"a\": denied requests of other classes would use up the reserve: remove `count_denied`",
+        ],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - id: a\n",
+            "    key: global\n",
+            "    limit: 10\n",
+            "    algorithm: concurrency\n",
+            "    reserve: { clas: critical, part: 20% }\n",
+        ),
+        &[
+            "6:14: rule \"a\": `class` is missing: add the class that it is for",
+            "6:16: rule \"a\": unknown field `clas`: write `class`",
         ],
     ),
     (
@@ -1743,7 +1837,7 @@ pub(crate) const BROKEN: &[(Format, &str, &[&str])] = &[
             "    limit: 5/min\n",
         ),
         &[
-            "5:16: rule \"a\": the candidate is named \"a.candidate\", as the rule in line 6: give that rule another id",
+            "5:16: rule \"a\": a policy of the candidate is named \"a.candidate\", as the rule in line 6: give that rule another id",
         ],
     ),
     (

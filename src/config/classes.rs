@@ -1,0 +1,53 @@
+//! Classes of requests, and the part of a quota that is reserved for some of them.
+
+use crate::{decision::PolicyName, policy::Percent, priority::priority::Priority};
+
+use super::{
+    fields::{Fields, each, items, percentage, text},
+    node::LocatedValue,
+    reading::FileReading,
+    spec::{OneOrMany, ReserveSpec},
+};
+
+/// Reads a reserve. `None` if it has faults.
+pub(super) fn reserve(
+    node: &LocatedValue,
+    reading: &mut FileReading,
+) -> Option<(ReserveSpec, Vec<Priority>, Percent)> {
+    let mut fields = Fields::of(node, "write `{ class: critical, part: 20% }`", reading)?;
+    let classes = fields.require("class", "add the class that it is for", classes);
+    let part = fields.require(
+        "part",
+        "add the part, such as `part: 20%`",
+        |node, reading| percentage(node, ("a reserve", 0.1..=99.9, "20%"), reading),
+    );
+    fields.finish();
+    let ((class, classes), part) = (classes?, part?);
+    Some((ReserveSpec { class, part }, classes, Percent::new(part)))
+}
+
+/// Reads classes. `None` if one of them cannot be one.
+pub(super) fn classes(
+    node: &LocatedValue,
+    reading: &mut FileReading,
+) -> Option<(OneOrMany<String>, Vec<Priority>)> {
+    let (items, is_list) = items(node);
+    if items.is_empty() {
+        let remedy = "write a class, such as `critical`";
+        return reading.fault(node.position, "an empty list", remedy);
+    }
+    let read = each(node, reading, class)?;
+    let names = read.iter().map(|class| class.name().to_owned()).collect();
+    Some((OneOrMany::of(names, is_list)?, read))
+}
+
+/// Reads a class.
+pub(super) fn class(node: &LocatedValue, reading: &mut FileReading) -> Option<Priority> {
+    let name = text(node, reading)?;
+    if PolicyName::new(&name).is_err() {
+        let reason = format!("{name:?} is not the name of a class");
+        let remedy = "write `critical`, `normal`, `sheddable`, or 1 to 39 of A-Z a-z 0-9 . _ -";
+        return reading.fault(node.position, reason, remedy);
+    }
+    Some(Priority::of_name(&name))
+}

@@ -1,0 +1,270 @@
+//! A reserve in a layer: who may use it, what the others see, and which settings it cannot have.
+
+use std::time::Duration;
+
+use axum::{Extension, Router, body::Body, routing::get};
+use http::{Request, Response, StatusCode};
+use tollgate::{
+    Consistency, Decision, ErrorKind, Key, Percent, Policy, Quota, RateLimitLayer, RateLimiter,
+    algorithm::{Algorithm, QueueLimits, WindowStart},
+    builder::RateLimitLayerBuilder,
+    call::CallLimitLayer,
+    clock::{Clock, Timestamp},
+    extract::{Global, Header},
+    headers::Headers,
+    middleware::ActualCost,
+    overload::{Overload, Priority},
+    policy::{Backoff, Penalty},
+    rules::{Rule, RuleMode},
+    tiers::Tier,
+};
+use tower::ServiceExt;
+
+fn fifth() -> Percent {
+    Percent::new(20.0)
+}
+
+/// 10 an hour, of which 2 are for critical requests.
+fn api() -> Policy {
+    Policy::new("api", Quota::per_hour(10)).reserve(Priority::Critical, fifth())
+}
+
+/// Classes by the first segment of the path.
+fn classes() -> Overload {
+    let overload = Overload::adaptive()
+        .priority_when("/pay/*", Priority::Critical)
+        .priority_when("/export/*", Priority::Sheddable);
+    overload.build().expect("well set up")
+}
+
+/// A service with the limits of these rules, inside of the layer that finds the classes.
+fn app(rules: impl IntoIterator<Item = Rule>, overload: Overload) -> Router {
+    let start = Timestamp::from_micros(1_700_000_000_000_000);
+    let limit = RateLimitLayer::builder()
+        .headers(Headers::draft11())
+        .clock(Clock::manual(start));
+    let limit = rules.into_iter().fold(limit, RateLimitLayerBuilder::policy);
+    let handler = async |Extension(decision): Extension<Decision>| {
+        let left = |state: &tollgate::decision::PolicyState| {
+            let left = state.usage().map_or(0, |usage| usage.remaining);
+            format!("{} {left}", state.policy())
+        };
+        let states: Vec<_> = decision.states().iter().map(left).collect();
+        states.join(", ")
+    };
+    Router::new()
+        .fallback(get(handler))
+        .layer(limit.build().expect("well set up"))
+        .layer(overload)
+}
+
+async fn ask(app: &Router, path: &str) -> Response<Body> {
+    let request = Request::get(path).header("x-user", "ada");
+    let request = request.body(Body::empty()).expect("a request");
+    app.clone().oneshot(request).await.expect("a response")
+}
+
+async fn status(app: &Router, path: &str) -> StatusCode {
+    ask(app, path).await.status()
+}
+
+/// Sends requests until one is denied: how many passed.
+async fn passed(app: &Router, path: &str) -> u64 {
+    let mut passed = 0;
+    while status(app, path).await == StatusCode::OK {
+        passed += 1;
+    }
+    passed
+}
+
+#[tokio::test]
+async fn other_classes_share_the_rest_and_the_class_has_its_part() {
+    let app = app([api().key(Global)], classes());
+    assert_eq!(passed(&app, "/").await, 8);
+    assert_eq!(
+        status(&app, "/export/7").await,
+        StatusCode::TOO_MANY_REQUESTS
+    );
+    assert_eq!(passed(&app, "/pay/7").await, 2);
+}
+
+#[tokio::test]
+async fn headers_and_the_handler_see_the_rest_of_requests_that_it_counts() {
+    let app = app([api().key(Global)], classes());
+    let normal = ask(&app, "/").await;
+    let policies = &normal.headers()["ratelimit-policy"];
+    assert_eq!(
+        policies,
+        r#""api";q=10;w=3600, "api.unreserved";q=8;w=3600"#
+    );
+    let body = axum::body::to_bytes(normal.into_body(), 100).await;
+    assert_eq!(body.expect("a body"), "api 9, api.unreserved 7");
+    let critical = ask(&app, "/pay/7").await;
+    assert_eq!(
+        critical.headers()["ratelimit-policy"],
+        r#""api";q=10;w=3600"#
+    );
+    let body = axum::body::to_bytes(critical.into_body(), 100).await;
+    assert_eq!(body.expect("a body"), "api 8");
+}
+
+#[tokio::test]
+async fn class_counts_also_without_shedding_and_for_requests_that_are_not_shed() {
+    for overload in [
+        Overload::adaptive().mode(RuleMode::Off),
+        Overload::adaptive().mode(RuleMode::Shadow),
+        Overload::adaptive().skip("/pay/*"),
+    ] {
+        let overload = overload.priority_when("/pay/*", Priority::Critical);
+        let app = app([api().key(Global)], overload.build().expect("well set up"));
+        assert_eq!(passed(&app, "/").await, 8);
+        assert_eq!(passed(&app, "/pay/7").await, 2);
+    }
+}
+
+#[tokio::test]
+async fn request_is_normal_unless_a_layer_gives_it_a_class() {
+    let limit = RateLimitLayer::builder().policy(api().key(Global));
+    let limit = limit.build().expect("well set up");
+    let bare = Router::new()
+        .route("/", get(async || "served"))
+        .layer(limit);
+    assert_eq!(passed(&bare, "/").await, 8);
+    let critical = bare.layer(Extension(Priority::Critical));
+    assert_eq!(passed(&critical, "/").await, 2);
+}
+
+#[tokio::test]
+async fn several_classes_may_have_one_reserve() {
+    let paid = Priority::Named("paid");
+    let policy =
+        Policy::new("api", Quota::per_hour(10)).reserve([Priority::Critical, paid], fifth());
+    let overload = Overload::adaptive()
+        .classes([Priority::Critical, paid, Priority::Normal])
+        .priority_when("/pay/*", Priority::Critical)
+        .priority_when("/paid", paid);
+    let app = app([policy.key(Global)], overload.build().expect("well set up"));
+    assert_eq!(passed(&app, "/").await, 8);
+    assert_eq!(status(&app, "/paid").await, StatusCode::OK);
+    assert_eq!(passed(&app, "/pay/7").await, 1);
+}
+
+#[tokio::test]
+async fn tier_has_the_reserve_of_its_own_quota() {
+    let pro = Tier::new("pro", Quota::per_hour(100)).expect("a tier");
+    let rule = api()
+        .key(Header::new("x-user"))
+        .tier_fn(move |_, _| Some(pro.clone()));
+    let app = app([rule], classes());
+    assert_eq!(passed(&app, "/").await, 80);
+    assert_eq!(passed(&app, "/pay/7").await, 20);
+}
+
+#[tokio::test]
+async fn settings_after_the_reserve_hold_for_the_rest_too() {
+    let weighed = api().cost(2).key(Global);
+    assert_eq!(passed(&app([weighed], classes()), "/").await, 4);
+    let window = Algorithm::FixedWindow(WindowStart::Clock);
+    let costs = api().key(Global).algorithm(window).cost_when("/", 4);
+    assert_eq!(passed(&app([costs], classes()), "/").await, 2);
+}
+
+#[tokio::test]
+async fn rest_is_only_counted_in_shadow_and_tried_in_a_candidate() {
+    let shadow = api().key(Global).mode(RuleMode::Shadow);
+    let shadow = app([shadow], classes());
+    for _ in 0..20 {
+        assert_eq!(status(&shadow, "/").await, StatusCode::OK);
+    }
+    let rule = api().key(Global).candidate(Quota::per_hour(5));
+    let tried = app([rule], classes());
+    let response = ask(&tried, "/").await;
+    let body = axum::body::to_bytes(response.into_body(), 200).await;
+    assert_eq!(
+        body.expect("a body"),
+        "api 9, api.candidate 4, api.unreserved 7"
+    );
+    assert_eq!(passed(&tried, "/").await, 7);
+    assert_eq!(passed(&tried, "/pay/7").await, 2);
+}
+
+#[tokio::test]
+async fn both_are_settled_by_the_actual_cost() {
+    let tokens = Policy::new("tokens", Quota::per_hour(100)).cost(50);
+    let tokens = tokens.reserve(Priority::Critical, fifth());
+    let limit = RateLimitLayer::builder().policy(tokens.key(Global).settle_by_handler());
+    let limit = limit.build().expect("well set up");
+    let handler = async |cost: ActualCost| cost.set("tokens", 1);
+    let app = Router::new().route("/", get(handler)).layer(limit);
+    // After 31 tokens, 49 of the 80 that are not reserved are left.
+    assert_eq!(passed(&app, "/").await, 31);
+    let critical = app.layer(Extension(Priority::Critical));
+    assert_eq!(passed(&critical, "/").await, 20);
+}
+
+#[test]
+fn reserves_that_cannot_work_are_refused() {
+    let minute = Duration::from_secs(60);
+    let small = |units| Policy::new("api", Quota::per_hour(units));
+    let reserved = |percent| small(10).reserve(Priority::Critical, Percent::new(percent));
+    let queue = Algorithm::LeakyQueue(QueueLimits::new(10, Duration::from_secs(5)));
+    for (policy, reason) in [
+        (reserved(0.0), "is from 0.1 to 99.9 %"),
+        (reserved(100.0), "is from 0.1 to 99.9 %"),
+        (reserved(100.1), "is from 0.1 to 99.9 %"),
+        (reserved(f64::NAN), "is from 0.1 to 99.9 %"),
+        (reserved(95.0), "leaves nothing"),
+        (
+            small(1).reserve(Priority::Critical, fifth()),
+            "leaves nothing",
+        ),
+        (small(10).reserve([], fifth()), "for no class"),
+        (api().algorithm(queue), "a queue serves in order"),
+        (api().count_denied(true), "remove count_denied()"),
+        (api().penalty(Penalty::after(3, minute)), "remove penalty()"),
+        (
+            api().backoff(Backoff::doubling(minute, minute)),
+            "remove penalty()",
+        ),
+        (api().cost(9), "a request costs 9"),
+        (api().consistency(Consistency::Leased), "set a burst of 16"),
+        (
+            Policy::new("a".repeat(29), Quota::per_hour(10)).reserve(Priority::Critical, fifth()),
+            "use at most 28 characters",
+        ),
+    ] {
+        let error = policy.validate().expect_err(reason);
+        assert_eq!(error.kind(), ErrorKind::InvalidPolicy);
+        assert!(error.to_string().contains(reason), "{error}");
+    }
+    for percent in [0.1, 20.0, 90.0] {
+        reserved(percent).validate().expect("it leaves some");
+    }
+}
+
+// A call has no class, so it would never use the reserve, and its charge would leave out the rest.
+#[test]
+fn layers_for_calls_refuse_a_reserve() {
+    let limiter = RateLimiter::builder().build().expect("well set up");
+    let calls = CallLimitLayer::<(), (), ()>::builder(&limiter, |(), _| Err(()))
+        .policy(api().key_of(|()| Key::GLOBAL));
+    let error = calls.build().expect_err("refused").to_string();
+    assert!(
+        error.contains("\"api\"") && error.contains("RateLimitLayer"),
+        "{error}"
+    );
+}
+
+#[cfg(feature = "client")]
+#[test]
+fn layers_for_calls_that_go_out_refuse_a_reserve() {
+    use tollgate::client::OutgoingLayer;
+
+    let limiter = RateLimiter::builder().build().expect("well set up");
+    let calls = OutgoingLayer::builder(&limiter).policy(api().outgoing_key(Global));
+    let error = calls.build().expect_err("refused").to_string();
+    assert!(
+        error.contains("\"api\"") && error.contains("RateLimitLayer"),
+        "{error}"
+    );
+}
