@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     env, fs,
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::Child,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -17,6 +17,8 @@ use tollgate::{
 };
 
 use crate::support::{Authority, Cluster, Sentinels, Server};
+
+use super::workers::{self, read_log, write_log};
 
 const PROCESSES: usize = 8;
 const TASKS: usize = 64;
@@ -104,7 +106,15 @@ fn hammer_by(servers: &[&Server], url: &str) -> BTreeMap<String, u64> {
     for (name, count) in servers.iter().flat_map(|server| server.command_calls()) {
         *calls.entry(name).or_default() += count;
     }
-    let mut decisions: Vec<Record> = workers.iter().flat_map(|(_, log)| read_log(log)).collect();
+    let mut decisions: Vec<Record> = workers
+        .iter()
+        .flat_map(|(_, log)| read_log(log))
+        .map(|[key, at, admitted]| Record {
+            key,
+            at,
+            admitted: admitted == 1,
+        })
+        .collect();
     let total = decisions.len();
     decisions.sort_unstable_by_key(|record| record.at);
     let keys =
@@ -173,16 +183,8 @@ fn judge<'a>(key: u64, records: impl Iterator<Item = &'a Record>) -> u64 {
 
 fn start_worker(url: &str, log: &Path, seconds: u64) -> Child {
     let work = format!("{url} {} {seconds}", log.display());
-    Command::new(env::current_exe().expect("this test"))
-        .args([
-            "fleet::hammer::eight_processes_admit_exactly_what_one_bucket_would",
-            "--exact",
-        ])
-        .env(WORKER, work)
-        // its own test report does not belong to this run
-        .stdout(Stdio::null())
-        .spawn()
-        .expect("a worker process")
+    let test = "fleet::hammer::eight_processes_admit_exactly_what_one_bucket_would";
+    workers::start(test, (WORKER, work))
 }
 
 fn work_for(work: &str) {
@@ -191,19 +193,12 @@ fn work_for(work: &str) {
         panic!("a worker is told the url, its log and the seconds");
     };
     let seconds = seconds.parse().expect("a number of seconds");
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build();
-    let records = runtime
-        .expect("a runtime")
-        .block_on(hammer(url, Duration::from_secs(seconds)));
-    let lines: Vec<u8> = records
-        .iter()
-        .flat_map(|record| [record.key, record.at, u64::from(record.admitted)])
-        .flat_map(u64::to_le_bytes)
-        .collect();
-    fs::write(log, lines).expect("a log");
+    let records = workers::runtime().block_on(hammer(url, Duration::from_secs(seconds)));
+    let numbers = records.into_iter();
+    write_log(
+        log,
+        numbers.map(|record| [record.key, record.at, u64::from(record.admitted)]),
+    );
 }
 
 async fn hammer(url: &str, span: Duration) -> Vec<Record> {
@@ -251,18 +246,4 @@ async fn hammer(url: &str, span: Duration) -> Vec<Record> {
         records.extend(task.await.expect("no panic"));
     }
     records
-}
-
-fn read_log(log: &Path) -> Vec<Record> {
-    let bytes = fs::read(log).expect("a log");
-    let (numbers, rest) = bytes.as_chunks::<8>();
-    assert!(rest.is_empty());
-    numbers
-        .chunks_exact(3)
-        .map(|record| Record {
-            key: u64::from_le_bytes(record[0]),
-            at: u64::from_le_bytes(record[1]),
-            admitted: u64::from_le_bytes(record[2]) == 1,
-        })
-        .collect()
 }

@@ -1,14 +1,14 @@
 //! Many processes with all algorithms on shared keys, and one process that is killed.
 
 use std::{
-    env, fs,
+    env,
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::Child,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant},
 };
 
 use redis::Value;
@@ -22,6 +22,8 @@ use tollgate::{
 };
 
 use crate::support::Server;
+
+use super::workers::{self, machine_time, most_at_once, read_log, write_log};
 
 const PROCESSES: usize = 8;
 const TASKS: u64 = 64;
@@ -73,7 +75,16 @@ fn mixed_policies_never_admit_too_many_and_a_killed_process_loses_its_slots() {
         assert!(worker.wait().expect("a worker").success());
     }
     let ended = Instant::now();
-    let mut records: Vec<Record> = workers.iter().flat_map(|(_, log)| read_log(log)).collect();
+    let mut records: Vec<Record> = workers
+        .iter()
+        .flat_map(|(_, log)| read_log(log))
+        .map(|[key, at, taken, released]| Record {
+            key,
+            at,
+            taken,
+            released,
+        })
+        .collect();
     let admitted = records.iter().filter(|record| record.released > 0).count();
     println!(
         "{} decisions in {seconds} s, {admitted} admitted",
@@ -89,7 +100,8 @@ fn mixed_policies_never_admit_too_many_and_a_killed_process_loses_its_slots() {
         for policy in &policies()[..4] {
             replay(policy, &admitted);
         }
-        let most = most_at_once(&admitted);
+        let held = |record: &&Record| (record.taken, record.released);
+        let most = most_at_once(admitted.iter().map(held));
         println!(
             "key {key}: {} admitted, at most {most} in flight",
             admitted.len()
@@ -255,20 +267,6 @@ fn replay_by<C: Counting>(counter: &C, admitted: &[&Record]) {
     }
 }
 
-/// Returns the most slots that were held at once, as their holders measured it.
-fn most_at_once(admitted: &[&Record]) -> u64 {
-    let taken = admitted.iter().map(|record| (record.taken, 1_i64));
-    let released = admitted.iter().map(|record| (record.released, -1));
-    let mut events: Vec<(u64, i64)> = taken.chain(released).collect();
-    events.sort_unstable();
-    let (mut now, mut most) = (0, 0);
-    for (_, change) in events {
-        now += change;
-        most = most.max(now);
-    }
-    u64::try_from(most).expect("not below none")
-}
-
 fn all_slots_come_back(server: &Server, ended: Instant) {
     let [.., slots] = policies();
     runtime().block_on(async {
@@ -312,19 +310,9 @@ struct Record {
 
 /// Starts a process that decides for this long, or until it is killed.
 fn start_worker(url: &str, log: &Path, seconds: u64, is_victim: bool) -> Child {
-    Command::new(env::current_exe().expect("this test"))
-        .args([
-            "fleet::hammer_mixed::mixed_policies_never_admit_too_many_and_a_killed_process_loses_its_slots",
-            "--exact",
-        ])
-        .env(
-            WORKER,
-            format!("{url} {} {seconds} {is_victim}", log.display()),
-        )
-        // its own test report does not belong to this run
-        .stdout(Stdio::null())
-        .spawn()
-        .expect("a worker process")
+    let work = format!("{url} {} {seconds} {is_victim}", log.display());
+    let test = "fleet::hammer_mixed::mixed_policies_never_admit_too_many_and_a_killed_process_loses_its_slots";
+    workers::start(test, (WORKER, work))
 }
 
 fn work_for(work: &str) {
@@ -337,11 +325,7 @@ fn work_for(work: &str) {
         "true" => Duration::from_secs(60),
         _ => Duration::from_secs(seconds.parse().expect("a number of seconds")),
     };
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build();
-    let records = runtime.expect("a runtime").block_on(async {
+    let records = workers::runtime().block_on(async {
         let held = match is_victim {
             "true" => Some(hold_all(url).await),
             _ => None,
@@ -350,12 +334,11 @@ fn work_for(work: &str) {
         drop(held);
         records
     });
-    let lines: Vec<u8> = records
-        .iter()
-        .flat_map(|record| [record.key, record.at, record.taken, record.released])
-        .flat_map(u64::to_le_bytes)
-        .collect();
-    fs::write(log, lines).expect("a log");
+    let numbers = records.into_iter();
+    write_log(
+        log,
+        numbers.map(|record| [record.key, record.at, record.taken, record.released]),
+    );
 }
 
 /// Takes all slots of a key that only the victim has.
@@ -413,25 +396,4 @@ async fn one(limiter: &RateLimiter, policies: &[Policy], key: u64) -> Record {
         taken,
         released,
     }
-}
-
-/// All processes share one machine, so they share its clock.
-fn machine_time() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    u64::try_from(now.expect("after 1970").as_nanos()).expect("before 2554")
-}
-
-fn read_log(log: &Path) -> Vec<Record> {
-    let bytes = fs::read(log).expect("a log");
-    let (numbers, rest) = bytes.as_chunks::<8>();
-    assert!(rest.is_empty());
-    numbers
-        .chunks_exact(4)
-        .map(|record| Record {
-            key: u64::from_le_bytes(record[0]),
-            at: u64::from_le_bytes(record[1]),
-            taken: u64::from_le_bytes(record[2]),
-            released: u64::from_le_bytes(record[3]),
-        })
-        .collect()
 }

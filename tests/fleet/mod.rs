@@ -3,4 +3,6 @@
 mod hammer;
 mod hammer_mixed;
 mod random;
+mod reserve;
 pub(crate) mod shares;
+mod workers;
