@@ -139,5 +139,6 @@ fn classes_are_served_in_order_and_tenants_of_one_fairly() {
         has_tenants: false,
         ..setup
     });
-    assert!(blind.jain < outcome.jain, "{}", blind.jain);
+    println!("without keys: Jain {:.3}", blind.jain);
+    assert!(blind.jain < 0.9, "{}", blind.jain);
 }

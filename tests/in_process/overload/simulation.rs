@@ -115,7 +115,7 @@ pub(super) struct Outcome {
     pub p99: Duration,
     /// Served of those that came, by class.
     pub classes: [f64; 3],
-    /// Jain's index over the tenants, in the class that got the most.
+    /// The least of Jain's indices over the tenants, of the classes of which at least 5 % are served.
     pub jain: f64,
     /// Served of the requests of the tenants but for the loud one.
     pub quiet: f64,
@@ -574,11 +574,13 @@ impl Simulation {
         };
         let by_tenant = &measured.by_tenant;
         let classes = [0, 1, 2].map(|class| total(by_tenant, class));
-        let most = (0..3).max_by(|a, b| classes[*a].1.total_cmp(&classes[*b].1));
-        let of_most: Vec<_> = by_tenant
-            .iter()
-            .map(|tenant| tenant[most.unwrap_or(1)])
-            .collect();
+        // Of a class that gets next to nothing, and so of its tenants, only the noise would be seen.
+        let contended = (0..3).filter(|class| classes[*class].1 > 0.05 * classes[*class].0);
+        let indices = contended.map(|class| {
+            let tenants: Vec<_> = by_tenant.iter().map(|tenant| tenant[class]).collect();
+            jain(&tenants)
+        });
+        let jain = indices.fold(1.0, f64::min);
         let quiet = [0, 1, 2].map(|class| total(&by_tenant[1..], class));
         let quiet = quiet
             .iter()
@@ -587,7 +589,7 @@ impl Simulation {
             share: served / span / self.setup.optimum(measured.attempts / span),
             p99: Duration::from_secs_f64(p99.unwrap_or_default()),
             classes: classes.map(|(came, served)| served / came.max(1.0)),
-            jain: jain(&of_most),
+            jain,
             quiet: quiet.1 / f64::max(quiet.0, 1.0),
             limits: std::mem::take(&mut measured.limits),
             served: std::mem::take(&mut measured.served),

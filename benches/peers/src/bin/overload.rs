@@ -397,8 +397,9 @@ impl Seen {
             of_class.fold((0.0, 0.0), |all, one| (all.0 + one.0, all.1 + one.1))
         };
         let totals = [0, 1, 2].map(total);
-        let most = (0..3).max_by(|a, b| totals[*a].1.total_cmp(&totals[*b].1));
-        let of_most = self.counts.map(|tenant| tenant[most.unwrap_or(1)]);
+        // Of a class that gets next to nothing, and so of its tenants, only the noise would be seen.
+        let contended = (0..3).filter(|class| totals[*class].1 > 0.05 * totals[*class].0);
+        let indices = contended.map(|class| jain(&self.counts.map(|tenant| tenant[class])));
         let quantile = |share: f64, picks: fn(usize) -> bool| {
             let mut times: Vec<f64> = self
                 .times
@@ -415,7 +416,7 @@ impl Seen {
             p50: quantile(0.5, |_| true),
             p99: quantile(0.99, |_| true),
             classes: totals.map(|(came, served)| served / f64::max(came, 1.0)),
-            jain: jain(&of_most),
+            jain: indices.fold(1.0, f64::min),
             quiet_p99: quantile(0.99, |tenant| tenant > 0),
         }
     }
