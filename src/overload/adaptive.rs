@@ -7,13 +7,13 @@ use std::{
 
 use crate::{
     clock::{Timestamp, micros},
-    task::Mutex,
+    task::{Mutex, lane::Line},
 };
 
 use super::{
     controller::{Controller, Window},
     spell::Spell,
-    times::SharedTimes,
+    times::{SharedTimes, Times},
 };
 
 /// Counts the requests in flight, and adapts how many there may be. Shared by all requests of a service.
@@ -28,14 +28,13 @@ pub(super) struct AdaptiveLimit {
     counts_from: AtomicU64,
     /// Clients that hang up earlier are not counted as lost. Microseconds.
     quick: AtomicU64,
-    came: Line<Arrivals>,
-    ended: Line<Ends>,
+    /// By lane: what the requests of some threads have counted in this window.
+    counts: Box<[Line<Counts>]>,
     rolling: Mutex<Rolling>,
 }
 
-/// Requests that came in a window.
-#[derive(Default)]
-struct Arrivals {
+/// Requests of a window.
+struct Counts {
     asked: AtomicU32,
     shed: AtomicU32,
     /// The fewest in flight.
@@ -43,10 +42,6 @@ struct Arrivals {
     /// Those after the beginning that is not counted, and the sum of the requests that were in flight then.
     counted: AtomicU32,
     in_flight: AtomicU64,
-}
-
-/// Requests that ended in a window.
-struct Ends {
     served: AtomicU32,
     lost: AtomicU32,
     times: SharedTimes,
@@ -58,10 +53,6 @@ struct Rolling {
     started_at: Timestamp,
     spell: Spell,
 }
-
-/// Values that different threads write lie on cache lines of their own.
-#[repr(align(128))]
-struct Line<T>(T);
 
 /// How a request has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,7 +78,8 @@ pub(super) enum Entry {
 }
 
 impl AdaptiveLimit {
-    pub fn new(now: Timestamp) -> Self {
+    /// Creates a limit whose requests are counted in so many lanes.
+    pub fn new(lanes: usize, now: Timestamp) -> Self {
         let controller = Controller::new();
         let limit = Self {
             in_flight: Line(AtomicU32::new(0)),
@@ -96,19 +88,13 @@ impl AdaptiveLimit {
             ends_at: AtomicU64::new(0),
             counts_from: AtomicU64::new(0),
             quick: AtomicU64::new(0),
-            came: Line(Arrivals::default()),
-            ended: Line(Ends {
-                served: AtomicU32::new(0),
-                lost: AtomicU32::new(0),
-                times: SharedTimes::none(),
-            }),
+            counts: (0..lanes).map(|_| Line(Counts::none())).collect(),
             rolling: Mutex::new(Rolling {
                 controller,
                 started_at: now,
                 spell: Spell::default(),
             }),
         };
-        limit.came.0.fewest.store(u32::MAX, Relaxed);
         limit.publish(&limit.rolling.lock(), now);
         limit
     }
@@ -136,7 +122,13 @@ impl AdaptiveLimit {
 
     /// Counts a request that came, and takes a place if `may` finds that this many others in flight leave one, or in shadow.
     #[inline]
-    pub fn enter(&self, now: Timestamp, is_shadow: bool, may: impl FnOnce(u32) -> bool) -> Entry {
+    pub fn enter(
+        &self,
+        lane: usize,
+        now: Timestamp,
+        is_shadow: bool,
+        may: impl FnOnce(u32) -> bool,
+    ) -> Entry {
         // Taken first, so that requests that come together do not all find the last place.
         let others = self.in_flight.0.fetch_add(1, Relaxed);
         let entry = match (may(others), is_shadow) {
@@ -147,15 +139,15 @@ impl AdaptiveLimit {
         if entry == Entry::Full {
             self.in_flight.0.fetch_sub(1, Relaxed);
         }
-        let came = &self.came.0;
-        came.asked.fetch_add(1, Relaxed);
+        let counts = &self.counts[lane].0;
+        counts.asked.fetch_add(1, Relaxed);
         if entry != Entry::Fits {
-            came.shed.fetch_add(1, Relaxed);
+            counts.shed.fetch_add(1, Relaxed);
         }
-        came.fewest.fetch_min(others, Relaxed);
+        counts.note_fewest(others);
         if now.as_micros() >= self.counts_from.load(Relaxed) {
-            came.counted.fetch_add(1, Relaxed);
-            came.in_flight.fetch_add(u64::from(others), Relaxed);
+            counts.counted.fetch_add(1, Relaxed);
+            counts.in_flight.fetch_add(others.into(), Relaxed);
         }
         self.end_window_if_due(now);
         entry
@@ -163,21 +155,21 @@ impl AdaptiveLimit {
 
     /// Gives a place back.
     #[inline]
-    pub fn leave(&self, now: Timestamp, took: Duration, end: End) {
+    pub fn leave(&self, lane: usize, now: Timestamp, took: Duration, end: End) {
         let left = self.in_flight.0.fetch_sub(1, Relaxed) - 1;
-        self.came.0.fewest.fetch_min(left, Relaxed);
-        let ended = &self.ended.0;
+        let counts = &self.counts[lane].0;
+        counts.note_fewest(left);
         if end == End::Answered {
-            ended.times.count(took);
+            counts.times.count(took);
         }
         if now.as_micros() >= self.counts_from.load(Relaxed) {
             match end {
                 End::Answered => {
-                    ended.served.fetch_add(1, Relaxed);
+                    counts.served.fetch_add(1, Relaxed);
                 }
                 End::Left if micros(took) <= self.quick.load(Relaxed) => {}
                 End::Left | End::TimedOut => {
-                    ended.lost.fetch_add(1, Relaxed);
+                    counts.lost.fetch_add(1, Relaxed);
                 }
                 End::NotRun => {}
             }
@@ -202,7 +194,7 @@ impl AdaptiveLimit {
             return;
         }
         let age = now.since(rolling.started_at);
-        let seen = self.ended.0.seen();
+        let seen: u32 = self.lanes().map(Counts::seen).sum();
         if seen < ENOUGH && age < LONGEST {
             self.ends_at.store((now + AGAIN).as_micros(), Relaxed);
             return;
@@ -220,23 +212,33 @@ impl AdaptiveLimit {
             .note(now, is_overloaded, &window, (age, limit));
     }
 
+    fn lanes(&self) -> impl Iterator<Item = &Counts> {
+        self.counts.iter().map(|Line(counts)| counts)
+    }
+
     /// Returns what was seen, and begins anew.
     fn take(&self, span: Duration) -> Window {
-        let (came, ended) = (&self.came.0, &self.ended.0);
-        let whole = |count: &AtomicU32| f64::from(count.swap(0, Relaxed));
-        let fewest = came.fewest.swap(u32::MAX, Relaxed);
-        let counted = whole(&came.counted);
+        let whole = |count: fn(&Counts) -> &AtomicU32| {
+            let counts = self.lanes().map(|lane| count(lane).swap(0, Relaxed));
+            f64::from(counts.sum::<u32>())
+        };
+        let fewest = self.lanes().map(|lane| lane.fewest.swap(u32::MAX, Relaxed));
+        let fewest = fewest.min().unwrap_or(u32::MAX);
+        let counted = whole(|lane| &lane.counted);
+        let in_flight = self.lanes().map(|lane| lane.in_flight.swap(0, Relaxed));
         #[expect(clippy::cast_precision_loss, reason = "the mean need not be exact")]
-        let in_flight = came.in_flight.swap(0, Relaxed) as f64;
+        let in_flight = in_flight.sum::<u64>() as f64;
+        let mut times = Times::none();
+        self.lanes().for_each(|lane| times.add(&lane.times.take()));
         Window {
             span: span.as_secs_f64(),
             in_flight: in_flight / counted.max(1.0),
             fewest: (fewest != u32::MAX && counted > 0.0).then(|| f64::from(fewest)),
-            asked: whole(&came.asked),
-            shed: whole(&came.shed),
-            served: whole(&ended.served),
-            lost: whole(&ended.lost),
-            times: ended.times.take(),
+            asked: whole(|lane| &lane.asked),
+            shed: whole(|lane| &lane.shed),
+            served: whole(|lane| &lane.served),
+            lost: whole(|lane| &lane.lost),
+            times,
         }
     }
 
@@ -254,7 +256,29 @@ impl AdaptiveLimit {
     }
 }
 
-impl Ends {
+impl Counts {
+    fn none() -> Self {
+        Self {
+            asked: AtomicU32::new(0),
+            shed: AtomicU32::new(0),
+            fewest: AtomicU32::new(u32::MAX),
+            counted: AtomicU32::new(0),
+            in_flight: AtomicU64::new(0),
+            served: AtomicU32::new(0),
+            lost: AtomicU32::new(0),
+            times: SharedTimes::none(),
+        }
+    }
+
+    /// Notes how many others were in flight at some time.
+    #[inline]
+    fn note_fewest(&self, others: u32) {
+        // Read first: it rarely falls, and a write takes longer.
+        if others < self.fewest.load(Relaxed) {
+            self.fewest.fetch_min(others, Relaxed);
+        }
+    }
+
     fn seen(&self) -> u32 {
         let counts = [&self.served, &self.lost].map(|count| count.load(Relaxed));
         counts.iter().sum()

@@ -14,15 +14,16 @@ use crate::{
     rejection::{MakeRejection, Rejection, RejectionBody, RejectionFormat},
     request::RequestHead,
     rules::{ModeSwitch, RuleMode},
+    task::lane::lanes,
     telemetry::OverloadMetrics,
 };
 
 use super::{
     adaptive::AdaptiveLimit,
     lag::ExecutorLag,
-    overload::{Overload, Shared},
+    overload::{Core, Overload},
     request_rules::{RequestRules, TrustedHeader},
-    shares::Shares,
+    shares::{MOST_CLASSES, Shares},
 };
 
 impl Overload {
@@ -200,11 +201,12 @@ impl OverloadBuilder {
         self.rules.validate(&self.classes)?;
         let now = self.clock.now();
         let names = self.classes.iter().map(|class| class.name());
-        let shared = Shared {
+        let lanes = lanes(MOST_LANES);
+        let core = Arc::new(Core {
             metrics: OverloadMetrics::new(names),
             shed: self.classes.iter().map(|_| 0.into()).collect(),
-            limit: AdaptiveLimit::new(now),
-            shares: Shares::new(self.classes.len(), now),
+            limit: AdaptiveLimit::new(lanes, now),
+            shares: Shares::new(lanes, now),
             lag: ExecutorLag::default(),
             classes: self.classes.into_boxed_slice(),
             rules: self.rules,
@@ -212,10 +214,8 @@ impl OverloadBuilder {
             format: self.format,
             max_retry_after: self.max_retry_after,
             clock: self.clock,
-        };
-        Ok(Overload {
-            shared: Arc::new(shared),
-        })
+        });
+        Ok(Overload::new(core, lanes))
     }
 
     fn check_classes(&self) -> Result<(), Error> {
@@ -268,5 +268,6 @@ impl fmt::Debug for OverloadBuilder {
     }
 }
 
-const MOST_CLASSES: usize = 16;
+/// Bounds the memory of a limit: 1.5 KiB for each.
+const MOST_LANES: usize = 16;
 const LONGEST_WAIT: Duration = Duration::from_secs(24 * 60 * 60);

@@ -24,7 +24,7 @@ use crate::{
 
 use super::{
     future::{SheddingFuture, State},
-    overload::{InFlight, Overload, Shared},
+    overload::{InFlight, Lane, Overload},
 };
 
 // The bound is needed to call the service. Here, the compiler names it where the service is given.
@@ -60,31 +60,32 @@ where
 
     #[inline]
     fn call(&mut self, mut request: Request<A>) -> Self::Future {
-        let state = match self.overload.shared.admit(&mut request) {
+        let state = match self.overload.lane().admit(&mut request) {
             Ok(place) => State::running(place, self.inner.call(request)),
             Err(rejection) => {
                 // A clone was not polled ready: what the original has reserved is released.
                 self.inner = self.inner.clone();
-                State::Shed(Some(self.overload.shared.respond(rejection, request)))
+                State::Shed(Some(self.overload.core().respond(rejection, request)))
             }
         };
         SheddingFuture { state }
     }
 }
 
-impl Shared {
+impl Lane {
     /// Takes a place for a request, and puts its class into its extensions, also if it is not counted: a
     /// [reserve](crate::Policy::reserve) needs it. `None` if it is not counted.
     #[inline]
     fn admit<A>(self: &Arc<Self>, request: &mut Request<A>) -> Result<Option<InFlight>, Rejection> {
+        let core = self.core();
         let head = RequestHead::from(&*request);
-        let key = self.rules.key(&head);
-        let priority = self.rules.priority(&head, key.as_ref(), &self.classes);
-        let place = match self.mode.get().is_off() || self.rules.skips(&head) {
+        let key = core.rules.key(&head);
+        let priority = core.rules.priority(&head, key.as_ref(), &core.classes);
+        let place = match core.mode.get().is_off() || core.rules.skips(&head) {
             true => None,
             false => {
                 let place = self.enter(priority, key.as_ref());
-                Some(place.map_err(|shed| self.rejection(shed))?)
+                Some(place.map_err(|shed| core.rejection(shed))?)
             }
         };
         let extensions = request.extensions_mut();

@@ -19,7 +19,7 @@ use crate::{
     priority::priority::Priority,
     rejection::{MakeRejection, Rejection},
     rules::{ModeSwitch, RuleMode},
-    task::backoff::random,
+    task::{backoff::random, lane::thread_number},
     telemetry::{OverloadMetrics, OverloadOutcome},
 };
 
@@ -35,10 +35,18 @@ use super::{
 /// A Tower layer for HTTP. Without HTTP, call [`enter`](Self::enter). See the [module docs](super).
 #[derive(Clone)]
 pub struct Overload {
-    pub(super) shared: Arc<Shared>,
+    /// One is enough for all. But each request holds one of them, and threads that count the holders of one wait for each other.
+    lanes: Arc<[Arc<Lane>]>,
 }
 
-pub(super) struct Shared {
+/// Where the requests of some threads are counted.
+#[repr(align(128))]
+pub(super) struct Lane {
+    core: Arc<Core>,
+    number: usize,
+}
+
+pub(super) struct Core {
     /// In order, those that are shed last first.
     pub classes: Box<[Priority]>,
     pub rules: RequestRules,
@@ -55,6 +63,29 @@ pub(super) struct Shared {
 }
 
 impl Overload {
+    pub(super) fn new(core: Arc<Core>, lanes: usize) -> Self {
+        let lane = |number| {
+            Arc::new(Lane {
+                core: Arc::clone(&core),
+                number,
+            })
+        };
+        Self {
+            lanes: (0..lanes).map(lane).collect(),
+        }
+    }
+
+    /// Returns the lane of this thread.
+    #[inline]
+    pub(super) fn lane(&self) -> &Arc<Lane> {
+        // The number of lanes is a power of two.
+        &self.lanes[thread_number() & (self.lanes.len() - 1)]
+    }
+
+    pub(super) fn core(&self) -> &Core {
+        &self.lanes[0].core
+    }
+
     /// Takes a place for a request, or sheds it.
     ///
     /// Requests of one key share the places of their class fairly with those of other keys. Without a key, only the class counts.
@@ -64,42 +95,42 @@ impl Overload {
     ///
     /// [`Shed`], if the service is full for this class or this key.
     pub fn enter(&self, priority: Priority, key: Option<&Key>) -> Result<InFlight, Shed> {
-        self.shared.enter(priority, key)
+        self.lane().enter(priority, key)
     }
 
     /// Returns how many requests may be in flight now; those of higher classes may be more.
     #[must_use]
     pub fn limit(&self) -> u32 {
-        self.shared.limit.cap()
+        self.core().limit.cap()
     }
 
     /// Returns how many requests are in flight.
     #[must_use]
     pub fn in_flight(&self) -> u32 {
-        self.shared.limit.in_flight()
+        self.core().limit.in_flight()
     }
 
     /// Returns whether there are more requests than the service can serve in time.
     #[must_use]
     pub fn is_overloaded(&self) -> bool {
-        self.shared.limit.is_overloaded()
+        self.core().limit.is_overloaded()
     }
 
     /// Returns the classes in order, each with the number of its requests that were shed: in shadow, of those that would have been.
     pub fn shed(&self) -> impl Iterator<Item = (Priority, u64)> {
-        let counts = self.shared.classes.iter().zip(&self.shared.shed);
+        let counts = self.core().classes.iter().zip(&self.core().shed);
         counts.map(|(class, count)| (*class, count.load(Relaxed)))
     }
 
     /// Returns the mode.
     #[must_use]
     pub fn mode(&self) -> RuleMode {
-        self.shared.mode.get().mode()
+        self.core().mode.get().mode()
     }
 
     /// Changes what is done with requests, from the next one on: a kill switch. All clones change.
     pub fn set_mode(&self, mode: RuleMode) {
-        self.shared.mode.set_mode(mode);
+        self.core().mode.set_mode(mode);
     }
 
     /// Sets the gauges of this limit, with `overload` as their label. Call it before each export.
@@ -116,17 +147,23 @@ impl Overload {
     }
 }
 
-impl Shared {
+impl Lane {
+    #[inline]
+    pub fn core(&self) -> &Core {
+        &self.core
+    }
+
     #[inline]
     pub fn enter(
         self: &Arc<Self>,
         priority: Priority,
         key: Option<&Key>,
     ) -> Result<InFlight, Shed> {
-        let now = self.clock.now();
-        let mode = self.mode.get();
+        let (core, lane) = (&*self.core, self.number);
+        let now = core.clock.now();
+        let mode = core.mode.get();
         let place = |key, has_ended| InFlight {
-            overload: Arc::clone(self),
+            lane: Arc::clone(self),
             key,
             since: now,
             has_ended,
@@ -134,38 +171,40 @@ impl Shared {
         if mode.is_off() {
             return Ok(place(None, true));
         }
-        let class = self.class_of(priority);
+        let class = core.class_of(priority);
         let key = key.map(|key| KeyHash::of(key, class));
-        let cap = self.limit.cap();
+        let cap = core.limit.cap();
         let passes = key.is_none_or(|key| {
-            let half_is_free = self.limit.in_flight() < cap / 2;
-            self.shares.passes(class, key, now, half_is_free)
+            let half_is_free = core.limit.in_flight() < cap / 2;
+            core.shares.passes((lane, class), key, now, half_is_free)
         });
-        let ceiling = self.ceiling(class, cap);
+        let ceiling = core.ceiling(class, cap);
         let is_shadow = mode.mode() == RuleMode::Shadow;
-        let entry = self.limit.enter(now, is_shadow, |others| {
+        let entry = core.limit.enter(lane, now, is_shadow, |others| {
             let free = ceiling.saturating_sub(others);
-            passes && free > 0 && key.is_none_or(|key| self.shares.held(key) < SHARE * free)
+            passes && free > 0 && key.is_none_or(|key| core.shares.held(key) < SHARE * free)
         });
         if entry != Entry::Fits {
             if passes && key.is_some() {
-                self.shares.note_full(class);
+                core.shares.note_full((lane, class));
             }
-            self.note_shed(class, is_shadow);
+            core.note_shed(class, is_shadow);
             if entry == Entry::Full {
                 return Err(Shed {
-                    priority: self.classes[class],
+                    priority: core.classes[class],
                 });
             }
         } else {
-            self.metrics.count(class, OverloadOutcome::Served);
+            core.metrics.count(class, OverloadOutcome::Served);
         }
         if let Some(key) = key {
-            self.shares.take(key);
+            core.shares.take(key);
         }
         Ok(place(key, false))
     }
+}
 
+impl Core {
     #[cold]
     fn note_shed(&self, class: usize, is_shadow: bool) {
         self.shed[class].fetch_add(1, Relaxed);
@@ -224,7 +263,7 @@ impl fmt::Debug for Overload {
 /// The place of a request that is served. Say how the request ended, or drop it if the client has gone away.
 #[must_use = "the place is given back when it is dropped"]
 pub struct InFlight {
-    overload: Arc<Shared>,
+    lane: Arc<Lane>,
     key: Option<KeyHash>,
     since: Timestamp,
     /// Also if it was never counted.
@@ -250,17 +289,17 @@ impl InFlight {
     /// Returns whether the request goes to the end of the run queue before it runs.
     #[inline]
     pub(super) fn gives_way(&self) -> bool {
-        self.overload.lag.gives_way(self.since)
+        self.lane.core.lag.gives_way(self.since)
     }
 
     /// Notes that a request that gave way then is polled again.
     pub(super) fn note_lag(&self, since: Timestamp) {
         let now = self.now();
-        self.overload.lag.note(now, now.since(since));
+        self.lane.core.lag.note(now, now.since(since));
     }
 
     pub(super) fn now(&self) -> Timestamp {
-        self.overload.clock.now()
+        self.lane.core.clock.now()
     }
 
     pub(super) fn end(mut self, end: End) {
@@ -271,12 +310,13 @@ impl InFlight {
         if std::mem::replace(&mut self.has_ended, true) {
             return;
         }
-        let shared = &*self.overload;
-        let now = shared.clock.now();
+        let core = &*self.lane.core;
+        let now = core.clock.now();
         if let Some(key) = self.key {
-            shared.shares.give_back(key);
+            core.shares.give_back(key);
         }
-        shared.limit.leave(now, now.since(self.since), end);
+        let took = now.since(self.since);
+        core.limit.leave(self.lane.number, now, took, end);
     }
 }
 

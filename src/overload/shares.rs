@@ -19,7 +19,7 @@ use crate::{
     charge::{key_hash, mix, place},
     clock::Timestamp,
     key::Key,
-    task::{Mutex, backoff::random},
+    task::{Mutex, backoff::random, lane::Line},
 };
 
 /// Places and attempts of all keys, and the fair rate of each class.
@@ -30,7 +30,9 @@ pub(super) struct Shares {
     attempts: [Box<Cells<AtomicU16>>; 2],
     /// Number of the half second.
     half_second: AtomicU64,
-    classes: Box<[FairRate]>,
+    classes: [FairRate; MOST_CLASSES],
+    /// By lane and class.
+    tries: Box<[Line<[Tries; MOST_CLASSES]>]>,
     /// When the fair rates are adapted next. Microseconds.
     adapts_at: AtomicU64,
     turning: Mutex<()>,
@@ -38,15 +40,20 @@ pub(super) struct Shares {
 
 type Cells<T> = [[T; CELLS]; 2];
 
-/// The rate of attempts up to which all of a key's requests pass, and what was seen since it was adapted.
+/// The rate of attempts up to which all of a key's requests pass.
 struct FairRate {
     /// Attempts a second, as the bits of a float.
     rate: AtomicU64,
+    /// The highest rate of a key since it was adapted, as the bits of a float that is not negative, whose order is that of numbers.
+    highest: AtomicU64,
+}
+
+/// Requests since the fair rate was adapted.
+#[derive(Default)]
+struct Tries {
     passed: AtomicU32,
     /// Those that passed, and found no place.
     full: AtomicU32,
-    /// The highest rate of a key, as the bits of a float that is not negative, whose order is that of numbers.
-    highest: AtomicU64,
 }
 
 /// A key in a class, as it is counted: what a key has in one class takes nothing from it in another.
@@ -61,34 +68,45 @@ impl KeyHash {
 }
 
 impl Shares {
-    pub fn new(classes: usize, now: Timestamp) -> Self {
+    /// Creates shares that are counted in so many lanes.
+    pub fn new(lanes: usize, now: Timestamp) -> Self {
         Self {
             held: cells(),
             attempts: [cells(), cells()],
             half_second: AtomicU64::new(now.as_micros() / HALF_SECOND),
-            classes: (0..classes).map(|_| FairRate::unlimited()).collect(),
+            classes: array::from_fn(|_| FairRate::unlimited()),
+            tries: (0..lanes).map(|_| Line::default()).collect(),
             adapts_at: AtomicU64::new((now + ADAPTED).as_micros()),
             turning: Mutex::new(()),
         }
     }
 
     /// Counts an attempt, and returns whether it passes the filter by rate.
-    pub fn passes(&self, class: usize, key: KeyHash, now: Timestamp, half_is_free: bool) -> bool {
+    pub fn passes(
+        &self,
+        (lane, class): (usize, usize),
+        key: KeyHash,
+        now: Timestamp,
+        half_is_free: bool,
+    ) -> bool {
         self.turn(now, half_is_free);
         let rate = self.note_attempt(key, now);
         let fair = &self.classes[class];
-        fair.highest.fetch_max(rate.to_bits(), Relaxed);
+        // Read first: it rarely rises, and a write takes longer.
+        if rate.to_bits() > fair.highest.load(Relaxed) {
+            fair.highest.fetch_max(rate.to_bits(), Relaxed);
+        }
         let limit = f64::from_bits(fair.rate.load(Relaxed));
         if rate > limit && unit(random()) * rate > limit {
             return false;
         }
-        fair.passed.fetch_add(1, Relaxed);
+        self.tries[lane].0[class].passed.fetch_add(1, Relaxed);
         true
     }
 
     /// Notes that a request that has passed found no place.
-    pub fn note_full(&self, class: usize) {
-        self.classes[class].full.fetch_add(1, Relaxed);
+    pub fn note_full(&self, (lane, class): (usize, usize)) {
+        self.tries[lane].0[class].full.fetch_add(1, Relaxed);
     }
 
     /// Returns how many places a key has.
@@ -151,11 +169,21 @@ impl Shares {
             self.begin_half(half);
             if now.as_micros() >= self.adapts_at.load(Relaxed) {
                 self.adapts_at.store((now + ADAPTED).as_micros(), Relaxed);
-                self.classes
-                    .iter()
-                    .for_each(|class| class.adapt(half_is_free));
+                for (class, fair) in self.classes.iter().enumerate() {
+                    fair.adapt(self.take_tries(class), half_is_free);
+                }
             }
         }
+    }
+
+    /// Returns the requests of a class that have passed, and those of them that found no place, and begins anew.
+    fn take_tries(&self, class: usize) -> [f64; 2] {
+        let of = |count: fn(&Tries) -> &AtomicU32| {
+            let lanes = self.tries.iter().map(|Line(classes)| &classes[class]);
+            let counts = lanes.map(|tries| count(tries).swap(0, Relaxed));
+            f64::from(counts.sum::<u32>())
+        };
+        [of(|tries| &tries.passed), of(|tries| &tries.full)]
     }
 
     #[cold]
@@ -182,16 +210,13 @@ impl FairRate {
     fn unlimited() -> Self {
         Self {
             rate: AtomicU64::new(HIGHEST.to_bits()),
-            passed: AtomicU32::new(0),
-            full: AtomicU32::new(0),
             highest: AtomicU64::new(0),
         }
     }
 
-    fn adapt(&self, half_is_free: bool) {
+    fn adapt(&self, [passed, full]: [f64; 2], half_is_free: bool) {
         let rate = f64::from_bits(self.rate.load(Relaxed));
-        let passed = f64::from(self.passed.swap(0, Relaxed));
-        let full = f64::from(self.full.swap(0, Relaxed)) / passed.max(1.0);
+        let full = full / passed.max(1.0);
         let highest = f64::from_bits(self.highest.swap(0, Relaxed));
         let next = if full > TOO_FULL {
             rate.min(highest) * (1.0 - 0.2 * full)
@@ -219,6 +244,8 @@ fn cells<T: Default>() -> Box<Cells<T>> {
     Box::new(array::from_fn(|_| array::from_fn(|_| T::default())))
 }
 
+/// The most classes of a limit.
+pub(super) const MOST_CLASSES: usize = 16;
 const CELLS: usize = 4_096;
 const HALF_SECOND: u64 = 500_000;
 const ADAPTED: Duration = Duration::from_millis(100);

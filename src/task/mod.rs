@@ -2,6 +2,7 @@
 
 pub(crate) mod backoff;
 pub(crate) mod home;
+pub(crate) mod lane;
 mod mutex;
 mod retry;
 pub(crate) mod spawn;

@@ -14,9 +14,8 @@ use std::{
     ops::RangeInclusive,
     sync::{
         MutexGuard, OnceLock,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
-    thread,
     time::Duration,
 };
 
@@ -27,7 +26,10 @@ use crate::{
     decision::PolicyName,
     key::Key,
     policy::{NameHash, Policy},
-    task::Mutex,
+    task::{
+        Mutex,
+        lane::{lanes, thread_number},
+    },
 };
 
 use super::{
@@ -57,7 +59,6 @@ impl SharedCounts {
     /// Returns no counts, in a window of two of these halves.
     pub fn new(settings: &TopKeysBuilder, half: Duration) -> Self {
         let policies = (0..settings.max_policies).map(|_| OnceLock::new());
-        let threads = thread::available_parallelism().map_or(1, usize::from);
         Self {
             half: micros(half),
             capacity: settings.capacity,
@@ -65,7 +66,7 @@ impl SharedCounts {
             started: settings.clock.now(),
             clock: settings.clock.clone(),
             policies: policies.collect(),
-            shards: threads.next_power_of_two().min(MAX_SHARDS),
+            shards: lanes(MAX_SHARDS),
             unrecorded: AtomicU64::new(0),
         }
     }
@@ -181,7 +182,7 @@ impl PolicyShards {
 
     /// Locks the shard of this thread, or another one that is free.
     fn lock(&self) -> MutexGuard<'_, Option<Box<Halves>>> {
-        let own = THREAD.with(|number| number & (self.shards.len() - 1));
+        let own = thread_number() & (self.shards.len() - 1);
         let shards = self.shards[own..].iter().chain(&self.shards[..own]);
         let mut free = shards.filter_map(|shard| shard.0.try_lock());
         free.next().unwrap_or_else(|| self.shards[own].0.lock())
@@ -202,13 +203,6 @@ impl PolicyShards {
         copies
     }
 }
-
-thread_local! {
-    /// The number of this thread, in the order in which threads first record.
-    static THREAD: usize = THREADS.fetch_add(1, Ordering::Relaxed);
-}
-
-static THREADS: AtomicUsize = AtomicUsize::new(0);
 
 /// Bounds the memory of a policy. More threads than this share shards.
 const MAX_SHARDS: usize = 8;
