@@ -80,8 +80,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
             overload.in_flight()
         );
     }
-    let shed = overload
-        .shed()
+    let shed = overload.shed();
+    let shed = shed
+        .iter()
         .map(|(class, count)| format!("{class}: {count}"));
     println!("shed in all: {}", shed.collect::<Vec<_>>().join(", "));
     Ok(())

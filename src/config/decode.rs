@@ -6,6 +6,7 @@ use super::{
     fields::{self, Fields, boolean, choice, percentage, whole},
     names::HeaderFamily,
     node::{LocatedValue, Value},
+    overload::{self, OverloadSettings},
     reading::FileReading,
     requests::{Several, requests},
     rule,
@@ -24,6 +25,7 @@ pub(super) struct Decoded {
     pub rules: Vec<Rule>,
     pub forbid: Vec<Several>,
     pub skip: Vec<Several>,
+    pub overload: Option<OverloadSettings>,
     #[cfg(feature = "client")]
     pub outgoing: Option<OutgoingRules>,
 }
@@ -42,14 +44,16 @@ pub(super) fn rule_set(root: &LocatedValue, reading: &mut FileReading) -> Option
     let forbid = file.read("forbid", requests);
     let skip = file.read("skip", requests);
     let (rules, outgoing) = (file.get("rules"), file.get("outgoing"));
-    let nodes = match (rules, outgoing) {
-        (None, Some(_)) => Some(&[][..]),
+    let overload = file.get("overload");
+    let nodes = match rules {
+        None if outgoing.is_some() || overload.is_some() => Some(&[][..]),
         _ => file.require("rules", "add a list of rules", read_list),
     };
     file.finish();
     let nodes = nodes?;
     let read = read_rules(nodes, reading, rule::read);
     let outgoing = outgoing.and_then(|node| read_outgoing(node, reading));
+    let overload = overload.and_then(|node| overload::read(node, reading));
     check_added(nodes, reading);
     check_number(nodes, reading);
     if reading.noted() > 0 {
@@ -61,6 +65,7 @@ pub(super) fn rule_set(root: &LocatedValue, reading: &mut FileReading) -> Option
         expect(unused_variables, reason = "there are none")
     )]
     let (outgoing_spec, outgoing_rules) = outgoing.unzip();
+    let (overload_spec, overload) = overload.unzip();
     let (forbid_specs, forbid) = forbid.unwrap_or_default();
     let (skip_specs, skip) = skip.unwrap_or_default();
     Some(Decoded {
@@ -74,7 +79,9 @@ pub(super) fn rule_set(root: &LocatedValue, reading: &mut FileReading) -> Option
             skip: skip_specs,
             rules: specs,
             outgoing: outgoing_spec,
+            overload: overload_spec,
         },
+        overload,
         rules,
         forbid,
         skip,

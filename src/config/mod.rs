@@ -58,6 +58,8 @@ mod outcomes;
 mod outgoing;
 #[cfg(feature = "client")]
 mod outgoing_layer;
+mod overload;
+mod overload_layer;
 mod penalty;
 mod policy_steps;
 mod proxies;

@@ -35,6 +35,15 @@ impl Several {
             is_all: true,
         }
     }
+
+    /// Matches requests that one of these matches.
+    pub fn any_of(all: &[Self]) -> Self {
+        let matcher = |several: &Self| -> DynMatcher { Arc::new(several.clone()) };
+        Self {
+            matchers: all.iter().map(matcher).collect(),
+            is_all: false,
+        }
+    }
 }
 
 impl Matcher for Several {

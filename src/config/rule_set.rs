@@ -35,6 +35,8 @@ use super::{
     spec::RuleSetSpec,
 };
 
+use super::overload::OverloadSettings;
+
 #[cfg(feature = "client")]
 use super::outgoing::OutgoingRules;
 
@@ -126,6 +128,11 @@ impl RuleSet {
     #[must_use]
     pub fn rules(&self) -> &[Rule] {
         &self.data.rules
+    }
+
+    /// Returns the settings of an overload limit.
+    pub(super) fn overload(&self) -> Option<&OverloadSettings> {
+        self.data.overload.as_ref()
     }
 
     /// Returns the settings of a layer for calls that go out.

@@ -58,12 +58,14 @@ mappings! {
         #[serde(skip_serializing_if = "Vec::is_empty")]
         #[schemars(default, with = "OneOrMany<RequestSpec>")]
         skip: Vec<RequestSpec>,
-        /// The rules. All rules that match a request decide on it together. Required unless there is `outgoing`.
+        /// The rules. All rules that match a request decide on it together. Required unless there is `outgoing` or `overload`.
         #[serde(skip_serializing_if = "Vec::is_empty")]
         #[schemars(default)]
         rules: Vec<RuleSpec>,
         /// Limits of calls that go out.
         outgoing?: OutgoingSpec,
+        /// When requests are shed, and whose, for an `Overload`.
+        overload?: OverloadSpec,
     }
 
     /// Settings of all rules that do not have their own.
@@ -171,6 +173,47 @@ mappings! {
         /// of a window, such as `2` or `2%`.
         #[schemars(with = "Option<Percentage>")]
         overshoot?: f64,
+    }
+}
+
+mappings! {
+    /// Settings of an overload limit.
+    #[derive(Default)]
+    pub struct OverloadSpec {
+        /// The classes in order, those that are shed last first. Default: `[critical, normal, sheddable]`.
+        classes?: OneOrMany<String>,
+        /// Whose requests share the places of a class. Default: only the class counts.
+        key?: KeySpec,
+        /// A header with the class, of requests that are trusted. It decides before `priority`. Default: none.
+        priority_header?: TrustedHeaderSpec,
+        /// Classes of requests, by the first entry that matches. Default: all are `normal`.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        #[schemars(default, with = "OneOrMany<PrioritySpec>")]
+        priority: Vec<PrioritySpec>,
+        /// Requests that are neither counted nor shed.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        #[schemars(default, with = "OneOrMany<RequestSpec>")]
+        skip: Vec<RequestSpec>,
+        /// The longest `Retry-After`, 1 s to 24 h. Default: `10s`.
+        max_retry_after?: String,
+        /// `off`, `shadow` or `enforce`. Default: `enforce`.
+        mode?: ModeName,
+    }
+
+    /// The class of requests that match.
+    pub struct PrioritySpec {
+        /// The requests.
+        when: RequestSpec,
+        /// Their class, such as `critical`.
+        class: String,
+    }
+
+    /// A header in which some clients state the class.
+    pub struct TrustedHeaderSpec {
+        /// Its name, such as `x-priority`.
+        name: String,
+        /// The requests whose header counts, such as `{ peer: 10.0.0.0/8 }`.
+        from: OneOrMany<RequestSpec>,
     }
 }
 

@@ -8,10 +8,10 @@ use crate::{error::Error, task::Mutex};
 
 use super::limiter::RateLimiter;
 
-/// Settings of a layer that are replaced as a whole. The limiter stays the same.
+/// Settings of a layer that are replaced as a whole. The limiter, if it has one, stays the same.
 pub(crate) struct Replaceable<T> {
     current: ArcSwap<T>,
-    limiter: RateLimiter,
+    limiter: Option<RateLimiter>,
     /// Held while the settings are replaced, or one of them is changed. No request takes it.
     replacing: Mutex<()>,
     /// Dropped with the last layer and service: ends what watches for new rules.
@@ -19,10 +19,10 @@ pub(crate) struct Replaceable<T> {
 }
 
 impl<T> Replaceable<T> {
-    pub fn new(current: T, limiter: RateLimiter) -> Self {
+    pub fn new(current: T, limiter: impl Into<Option<RateLimiter>>) -> Self {
         Self {
             current: ArcSwap::from_pointee(current),
-            limiter,
+            limiter: limiter.into(),
             replacing: Mutex::new(()),
             companion: OnceLock::new(),
         }
@@ -58,8 +58,8 @@ impl<T> Replaceable<T> {
     }
 
     /// Returns the limiter.
-    pub fn limiter(&self) -> &RateLimiter {
-        &self.limiter
+    pub fn limiter(&self) -> Option<&RateLimiter> {
+        self.limiter.as_ref()
     }
 
     /// Keeps a value until the last layer and service is dropped. Only the first call has an effect.

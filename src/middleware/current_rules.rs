@@ -62,7 +62,10 @@ impl CurrentRules {
         match self {
             Self::Fixed(admission) => &admission.limiter,
             #[cfg(feature = "reload")]
-            Self::Replaceable(replaceable) => replaceable.limiter(),
+            Self::Replaceable(replaceable) => {
+                let limiter = replaceable.limiter();
+                limiter.expect("build_replaceable() gives it that of the admission")
+            }
         }
     }
 }

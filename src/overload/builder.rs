@@ -18,11 +18,16 @@ use crate::{
     telemetry::OverloadMetrics,
 };
 
+#[cfg(feature = "reload")]
+use crate::limiter::{RateLimiter, Replaceable};
+
 use super::{
     adaptive::AdaptiveLimit,
+    classes::Classes,
     lag::ExecutorLag,
     overload::{Core, Overload},
     request_rules::{RequestRules, TrustedHeader},
+    setup::{Current, Setup},
     shares::{MOST_CLASSES, Shares},
 };
 
@@ -37,6 +42,8 @@ impl Overload {
             max_retry_after: Duration::from_secs(10),
             header: None,
             clock: Clock::system(),
+            #[cfg(feature = "reload")]
+            limiter: None,
         }
     }
 }
@@ -53,6 +60,9 @@ pub struct OverloadBuilder {
     /// Its name, until it is checked.
     header: Option<(String, Arc<dyn Matcher>)>,
     clock: Clock,
+    /// That of rules in Redis.
+    #[cfg(feature = "reload")]
+    limiter: Option<RateLimiter>,
 }
 
 impl OverloadBuilder {
@@ -175,6 +185,16 @@ impl OverloadBuilder {
         self
     }
 
+    /// Sets the limiter in whose Redis the settings are, for
+    /// [`build_reloading`](Self::build_reloading) from [`RuleSource::redis`](crate::config::reload::RuleSource::redis).
+    ///
+    /// Default: none. It decides nothing here.
+    #[cfg(feature = "reload")]
+    pub fn limiter(mut self, limiter: &RateLimiter) -> Self {
+        self.limiter = Some(limiter.clone());
+        self
+    }
+
     /// Sets the clock.
     ///
     /// Default: that of the system.
@@ -191,7 +211,49 @@ impl OverloadBuilder {
     /// [`ErrorKind::InvalidConfig`] for classes without `Normal`, with one twice, or for more than 16; for a class of
     /// [`priority_when`](Self::priority_when) that is not among them; for a key in the body; for an impossible header or wait; and what
     /// extractors and matchers refuse.
-    pub fn build(mut self) -> Result<Overload, Error> {
+    pub fn build(self) -> Result<Overload, Error> {
+        let clock = self.clock.clone();
+        Ok(Self::over(Current::Fixed(self.build_setup()?), clock))
+    }
+
+    /// Builds a limit whose settings can be replaced.
+    ///
+    /// # Errors
+    ///
+    /// As [`build`](Self::build).
+    #[cfg(feature = "reload")]
+    pub(crate) fn build_replaceable(self) -> Result<(Overload, Arc<Replaceable<Setup>>), Error> {
+        let (clock, limiter) = (self.clock.clone(), self.limiter.clone());
+        let replaceable = Arc::new(Replaceable::new(self.build_setup()?, limiter));
+        let current = Current::Replaceable(Arc::clone(&replaceable));
+        Ok((Self::over(current, clock), replaceable))
+    }
+
+    /// Builds the settings that follow others.
+    ///
+    /// # Errors
+    ///
+    /// As [`build`](Self::build).
+    #[cfg(feature = "reload")]
+    pub(crate) fn build_successor(self, old: &Setup) -> Result<Setup, Error> {
+        let mut setup = self.build_setup()?;
+        setup.take_over(old);
+        Ok(setup)
+    }
+
+    fn over(setup: Current, clock: Clock) -> Overload {
+        let (lanes, now) = (lanes(MOST_LANES), clock.now());
+        let core = Core {
+            setup,
+            limit: AdaptiveLimit::new(lanes, now),
+            shares: Shares::new(lanes, now),
+            lag: ExecutorLag::default(),
+            clock,
+        };
+        Overload::new(Arc::new(core), lanes)
+    }
+
+    pub(crate) fn build_setup(mut self) -> Result<Setup, Error> {
         self.check_classes()?;
         self.check_wait()?;
         if let Some((name, from)) = self.header.take() {
@@ -199,28 +261,24 @@ impl OverloadBuilder {
             self.rules.header = Some(TrustedHeader { name, from });
         }
         self.rules.validate(&self.classes)?;
-        let now = self.clock.now();
         let names = self.classes.iter().map(|class| class.name());
-        let lanes = lanes(MOST_LANES);
-        let core = Arc::new(Core {
+        Ok(Setup {
             metrics: OverloadMetrics::new(names),
-            shed: self.classes.iter().map(|_| 0.into()).collect(),
-            limit: AdaptiveLimit::new(lanes, now),
-            shares: Shares::new(lanes, now),
-            lag: ExecutorLag::default(),
-            classes: self.classes.into_boxed_slice(),
+            classes: Classes::new(&self.classes),
             rules: self.rules,
+            #[cfg(feature = "reload")]
+            written_mode: self.mode.get(),
             mode: self.mode,
             format: self.format,
             max_retry_after: self.max_retry_after,
-            clock: self.clock,
-        });
-        Ok(Overload::new(core, lanes))
+        })
     }
 
     fn check_classes(&self) -> Result<(), Error> {
         if !self.classes.contains(&Priority::Normal) {
-            return invalid("classes without `Normal`: requests without a class need it".into());
+            return invalid(
+                "`normal` is not one of the classes: add it, for requests without a class".into(),
+            );
         }
         if self.classes.len() > MOST_CLASSES {
             let count = self.classes.len();

@@ -25,6 +25,7 @@ use crate::{
 use super::{
     future::{SheddingFuture, State},
     overload::{InFlight, Lane, Overload},
+    setup::Setup,
 };
 
 // The bound is needed to call the service. Here, the compiler names it where the service is given.
@@ -60,12 +61,14 @@ where
 
     #[inline]
     fn call(&mut self, mut request: Request<A>) -> Self::Future {
-        let state = match self.overload.lane().admit(&mut request) {
+        let lane = self.overload.lane();
+        let setup = lane.core().setup.load();
+        let state = match lane.admit(&setup, &mut request) {
             Ok(place) => State::running(place, self.inner.call(request)),
             Err(rejection) => {
                 // A clone was not polled ready: what the original has reserved is released.
                 self.inner = self.inner.clone();
-                State::Shed(Some(self.overload.core().respond(rejection, request)))
+                State::Shed(Some(setup.respond(rejection, request)))
             }
         };
         SheddingFuture { state }
@@ -76,20 +79,23 @@ impl Lane {
     /// Takes a place for a request, and puts its class into its extensions, also if it is not counted: a
     /// [reserve](crate::Policy::reserve) needs it. `None` if it is not counted.
     #[inline]
-    fn admit<A>(self: &Arc<Self>, request: &mut Request<A>) -> Result<Option<InFlight>, Rejection> {
-        let core = self.core();
+    fn admit<A>(
+        self: &Arc<Self>,
+        setup: &Setup,
+        request: &mut Request<A>,
+    ) -> Result<Option<InFlight>, Rejection> {
         let head = RequestHead::from(&*request);
-        let key = core.rules.key(&head);
-        let priority = core.rules.priority(&head, key.as_ref(), &core.classes);
-        let place = match core.mode.get().is_off() || core.rules.skips(&head) {
+        let key = setup.rules.key(&head);
+        let class = setup.rules.class(&head, key.as_ref(), &setup.classes);
+        let place = match setup.mode.get().is_off() || setup.rules.skips(&head) {
             true => None,
             false => {
-                let place = self.enter(priority, key.as_ref());
-                Some(place.map_err(|shed| core.rejection(shed))?)
+                let place = self.enter_under(setup, class, key.as_ref());
+                Some(place.map_err(|shed| setup.rejection(shed))?)
             }
         };
         let extensions = request.extensions_mut();
-        match priority {
+        match setup.classes.priority(class) {
             // Not inserted, which would allocate. A layer around this one may have put another class there.
             Priority::Normal => drop(extensions.remove::<Priority>()),
             priority => drop(extensions.insert(priority)),

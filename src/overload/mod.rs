@@ -107,18 +107,24 @@
 
 mod adaptive;
 mod builder;
+mod classes;
 mod controller;
 mod future;
 mod lag;
 mod layer;
 mod overload;
 mod request_rules;
+mod setup;
 mod shares;
+mod shed;
 mod spell;
 mod times;
 
 pub use self::builder::OverloadBuilder;
 pub use self::future::SheddingFuture;
 pub use self::layer::Shedding;
-pub use self::overload::{InFlight, Overload, Shed};
+pub use self::overload::{InFlight, Overload};
+#[cfg(feature = "reload")]
+pub(crate) use self::setup::Setup;
+pub use self::shed::Shed;
 pub use crate::priority::priority::Priority;

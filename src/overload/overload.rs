@@ -1,33 +1,25 @@
 //! The limit that users build, and the place that a request takes.
 
-use std::{
-    fmt,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
-    time::Duration,
-};
-
-use bytes::Bytes;
-use http::{Request, Response};
+use std::{fmt, sync::Arc};
 
 use crate::{
     clock::{Clock, Timestamp},
     key::Key,
-    middleware::{ResponseBody, respond::respond_plainly},
     priority::priority::Priority,
-    rejection::{MakeRejection, Rejection},
-    rules::{ModeSwitch, RuleMode},
-    task::{backoff::random, lane::thread_number},
-    telemetry::{OverloadMetrics, OverloadOutcome},
+    rules::RuleMode,
+    task::lane::thread_number,
+    telemetry::OverloadOutcome,
 };
+
+#[cfg(feature = "metrics")]
+use crate::telemetry::OverloadMetrics;
 
 use super::{
     adaptive::{AdaptiveLimit, End, Entry},
     lag::ExecutorLag,
-    request_rules::RequestRules,
+    setup::{Current, Setup},
     shares::{KeyHash, Shares},
+    shed::Shed,
 };
 
 /// Sheds requests of a process that has more of them than it can serve in time. Clones share one limit.
@@ -46,20 +38,13 @@ pub(super) struct Lane {
     number: usize,
 }
 
+/// What all lanes share.
 pub(super) struct Core {
-    /// In order, those that are shed last first.
-    pub classes: Box<[Priority]>,
-    pub rules: RequestRules,
-    pub mode: ModeSwitch,
-    pub format: Arc<dyn MakeRejection>,
-    pub max_retry_after: Duration,
+    pub setup: Current,
     pub limit: AdaptiveLimit,
     pub shares: Shares,
     pub lag: ExecutorLag,
     pub clock: Clock,
-    /// Requests that were shed, by class.
-    pub shed: Box<[AtomicU64]>,
-    pub metrics: OverloadMetrics,
 }
 
 impl Overload {
@@ -117,20 +102,20 @@ impl Overload {
     }
 
     /// Returns the classes in order, each with the number of its requests that were shed: in shadow, of those that would have been.
-    pub fn shed(&self) -> impl Iterator<Item = (Priority, u64)> {
-        let counts = self.core().classes.iter().zip(&self.core().shed);
-        counts.map(|(class, count)| (*class, count.load(Relaxed)))
+    #[must_use]
+    pub fn shed(&self) -> Vec<(Priority, u64)> {
+        self.core().setup.load().classes.shed()
     }
 
     /// Returns the mode.
     #[must_use]
     pub fn mode(&self) -> RuleMode {
-        self.core().mode.get().mode()
+        self.core().setup.load().mode.get().mode()
     }
 
     /// Changes what is done with requests, from the next one on: a kill switch. All clones change.
     pub fn set_mode(&self, mode: RuleMode) {
-        self.core().mode.set_mode(mode);
+        self.core().setup.change(|setup| setup.mode.set_mode(mode));
     }
 
     /// Sets the gauges of this limit, with `overload` as their label. Call it before each export.
@@ -159,9 +144,21 @@ impl Lane {
         priority: Priority,
         key: Option<&Key>,
     ) -> Result<InFlight, Shed> {
+        let setup = self.core.setup.load();
+        let class = setup.classes.place(priority);
+        self.enter_under(&setup, class, key)
+    }
+
+    #[inline]
+    pub fn enter_under(
+        self: &Arc<Self>,
+        setup: &Setup,
+        class: usize,
+        key: Option<&Key>,
+    ) -> Result<InFlight, Shed> {
         let (core, lane) = (&*self.core, self.number);
         let now = core.clock.now();
-        let mode = core.mode.get();
+        let mode = setup.mode.get();
         let place = |key, has_ended| InFlight {
             lane: Arc::clone(self),
             key,
@@ -171,14 +168,13 @@ impl Lane {
         if mode.is_off() {
             return Ok(place(None, true));
         }
-        let class = core.class_of(priority);
         let key = key.map(|key| KeyHash::of(key, class));
         let cap = core.limit.cap();
         let passes = key.is_none_or(|key| {
             let half_is_free = core.limit.in_flight() < cap / 2;
             core.shares.passes((lane, class), key, now, half_is_free)
         });
-        let ceiling = core.ceiling(class, cap);
+        let ceiling = core.ceiling(setup.classes.below(class), cap);
         let is_shadow = mode.mode() == RuleMode::Shadow;
         let entry = core.limit.enter(lane, now, is_shadow, |others| {
             let free = ceiling.saturating_sub(others);
@@ -188,14 +184,14 @@ impl Lane {
             if passes && key.is_some() {
                 core.shares.note_full((lane, class));
             }
-            core.note_shed(class, is_shadow);
+            setup.note_shed(class, is_shadow);
             if entry == Entry::Full {
                 return Err(Shed {
-                    priority: core.classes[class],
+                    priority: setup.classes.priority(class),
                 });
             }
         } else {
-            core.metrics.count(class, OverloadOutcome::Served);
+            setup.metrics.count(class, OverloadOutcome::Served);
         }
         if let Some(key) = key {
             core.shares.take(key);
@@ -205,46 +201,9 @@ impl Lane {
 }
 
 impl Core {
-    #[cold]
-    fn note_shed(&self, class: usize, is_shadow: bool) {
-        self.shed[class].fetch_add(1, Relaxed);
-        let outcome = match is_shadow {
-            true => OverloadOutcome::WouldShed,
-            false => OverloadOutcome::Shed,
-        };
-        self.metrics.count(class, outcome);
-    }
-
-    /// Returns the place of a priority in the order of the classes. One that is not among them is `Normal`.
-    fn class_of(&self, priority: Priority) -> usize {
-        let place = |wanted| self.classes.iter().position(|class| *class == wanted);
-        place(priority)
-            .or_else(|| place(Priority::Normal))
-            .unwrap_or_default()
-    }
-
-    /// Returns up to how many in flight a class gets places: the lowest up to the limit, each one above it a margin more.
-    fn ceiling(&self, class: usize, cap: u32) -> u32 {
-        let above = u32::try_from(self.classes.len() - 1 - class).unwrap_or_default();
-        cap.saturating_add(above.saturating_mul(self.limit.margin()))
-    }
-
-    /// Returns the rejection of a request that is shed. Its client waits for 1 s to the longest time, at random: the clients of an
-    /// overload would come back together.
-    #[cold]
-    pub fn rejection(&self, shed: Shed) -> Rejection {
-        let most = self.max_retry_after.as_secs().max(1);
-        Rejection::overloaded(shed.priority, Duration::from_secs(1 + random() % most))
-    }
-
-    #[cold]
-    pub fn respond<A, B>(
-        &self,
-        rejection: Rejection,
-        request: Request<A>,
-    ) -> Response<ResponseBody<B>> {
-        let (parts, text): (_, Bytes) = respond_plainly(rejection, &*self.format, request);
-        Response::from_parts(parts, ResponseBody::rejection(text))
+    /// Returns up to how many in flight a class gets places: the lowest up to the limit, each of those above it a margin more.
+    fn ceiling(&self, classes_below: u32, cap: u32) -> u32 {
+        cap.saturating_add(classes_below.saturating_mul(self.limit.margin()))
     }
 }
 
@@ -333,28 +292,6 @@ impl fmt::Debug for InFlight {
             .finish_non_exhaustive()
     }
 }
-
-// === Shed ===
-
-/// A request that is not served, since the service is overloaded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Shed {
-    /// Its class.
-    pub priority: Priority,
-}
-
-impl fmt::Display for Shed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "overloaded: a request of class {} is shed",
-            self.priority
-        )
-    }
-}
-
-impl std::error::Error for Shed {}
 
 /// A key has fewer than this many times the free places.
 const SHARE: u32 = 16;

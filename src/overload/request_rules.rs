@@ -13,6 +13,8 @@ use crate::{
     request::RequestHead,
 };
 
+use super::classes::Classes;
+
 /// How the layer reads a request.
 #[derive(Clone, Default)]
 pub(super) struct RequestRules {
@@ -56,7 +58,7 @@ impl RequestRules {
         for (_, priority) in &self.when {
             if !classes.contains(priority) {
                 return invalid(format!(
-                    "priority_when with the class {priority}, which is not one of the classes: name it in `classes`"
+                    "requests have the class {priority}, which is not one of the classes: name it in `classes`"
                 ));
             }
         }
@@ -81,50 +83,37 @@ impl RequestRules {
             .or(Some(Key::UNIDENTIFIED))
     }
 
-    /// Returns the class of a request, which is one of `classes`, in order from those that are shed last.
+    /// Returns the place of the class of a request.
     ///
     /// The first that applies decides. A path that may or may not match takes the lower of both classes.
-    pub fn priority(
-        &self,
-        head: &RequestHead<'_>,
-        key: Option<&Key>,
-        classes: &[Priority],
-    ) -> Priority {
-        if let Some(priority) = self.stated(head, classes) {
-            return priority;
+    pub fn class(&self, head: &RequestHead<'_>, key: Option<&Key>, classes: &Classes) -> usize {
+        if let Some(stated) = self.stated(head, classes) {
+            return stated;
         }
-        let place = |wanted| classes.iter().position(|class| *class == wanted);
-        let mut lowest = None;
+        let mut lowest = 0;
         for (matcher, priority) in &self.when {
             match matcher.matches(head) {
                 Match::Miss => {}
-                Match::Ambiguous => lowest = lowest.max(place(*priority)),
-                Match::Exact => {
-                    return lowest
-                        .max(place(*priority))
-                        .map_or(*priority, |place| classes[place]);
-                }
+                Match::Ambiguous => lowest = lowest.max(classes.place(*priority)),
+                Match::Exact => return lowest.max(classes.place(*priority)),
             }
         }
         let found = self.by.as_ref().map(|by| by(head, key));
-        let found = found.and_then(place).or_else(|| place(Priority::Normal));
-        lowest
-            .max(found)
-            .map_or(Priority::Normal, |place| classes[place])
+        lowest.max(classes.place(found.unwrap_or_default()))
     }
 
     /// Returns the class in the trusted header, if it has one of them exactly once.
-    fn stated(&self, head: &RequestHead<'_>, classes: &[Priority]) -> Option<Priority> {
+    fn stated(&self, head: &RequestHead<'_>, classes: &Classes) -> Option<usize> {
         let header = self.header.as_ref()?;
         let mut lines = head.headers.get_all(&header.name).iter();
         let (Some(stated), None) = (lines.next(), lines.next()) else {
             return None;
         };
-        let is_stated = |class: &&Priority| {
+        let is_stated = |class: Priority| {
             let stated = stated.as_bytes().trim_ascii();
             stated.eq_ignore_ascii_case(class.name().as_bytes())
         };
-        let class = classes.iter().find(is_stated)?;
-        (header.from.matches(head) == Match::Exact).then_some(*class)
+        let class = classes.priorities().position(is_stated)?;
+        (header.from.matches(head) == Match::Exact).then_some(class)
     }
 }

@@ -16,7 +16,9 @@ use tollgate::{
         Format, RuleSet,
         reload::{NewRules, ReloadError, RuleSource, RuleVersion, RulesHandle, RulesState},
     },
+    overload::Overload,
     remote::{RedisStore, RedisStoreBuilder, Script, Sentinel},
+    rules::RuleMode,
 };
 use tower::{Layer, ServiceExt, service_fn};
 
@@ -752,6 +754,30 @@ fn rules_in_redis_need_a_redis_store_but_no_runtime() {
         .limiter(&limiter.expect("a limiter"))
         .build_reloading(RuleSource::redis(initial()));
     without_runtime.expect("a thread of the store watches");
+}
+
+#[tokio::test]
+async fn overload_has_the_settings_that_another_instance_has_pushed() {
+    let server = Server::start();
+    let initial = || RuleSet::parse(Format::Yaml, "overload: {}").expect("no fault");
+    let instance = || {
+        let limiter = RateLimiter::builder().redis(server.url()).build();
+        let overload = Overload::adaptive().limiter(&limiter.expect("a limiter"));
+        let source = RuleSource::redis(initial()).poll_interval(NEVER);
+        overload.build_reloading(source).expect("the settings fit")
+    };
+    let ((_, author), (overload, rules)) = (instance(), instance());
+    let mut states = rules.subscribe();
+    let off = NewRules::new(Format::Yaml, "overload: { mode: off }");
+    author.push(off).await.expect("pushed");
+    let is_taken = states.wait_for(|state| state.version().number() == 1);
+    let taken = tokio::time::timeout(HUNG, is_taken).await;
+    taken.expect("in time").expect("it is watched");
+    assert_eq!(overload.mode(), RuleMode::Off);
+
+    let alone = Overload::adaptive().build_reloading(RuleSource::redis(initial()));
+    let error = alone.expect_err("no redis").to_string();
+    assert!(error.contains("limiter()"), "{error}");
 }
 
 // === The script ===

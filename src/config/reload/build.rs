@@ -8,6 +8,7 @@ use crate::{
     error::{Error, ErrorKind},
     limiter::RateLimiter,
     middleware::layer::RateLimitLayer,
+    overload::{Overload, OverloadBuilder},
     store::RulesId,
 };
 
@@ -91,6 +92,35 @@ impl OutgoingLayerBuilder {
     }
 }
 
+impl OverloadBuilder {
+    /// Builds a limit whose settings come from the `overload` part of a source, and are replaced while the service runs.
+    ///
+    /// Settings that the source does not have are those of this builder. All clones and services change together. The limit that
+    /// was found, the requests in flight and what was counted stay. A mode that was [set](Overload::set_mode) stays too, unless the
+    /// new settings have another one written.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use tollgate::{config::reload::RuleSource, overload::Overload};
+    ///
+    /// let (overload, rules) = Overload::adaptive().build_reloading(RuleSource::file("rules.yaml"))?;
+    /// # Ok::<(), tollgate::config::reload::ReloadError>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ReloadError::Rules`] for a file that is missing or has faults, [`ReloadError::Layer`] for the errors of
+    /// [`build`](Self::build), and [`ReloadError::Source`] as for a
+    /// [`RateLimitLayerBuilder`](RateLimitLayerBuilder::build_reloading). Rules in Redis need a [`limiter`](Self::limiter).
+    pub fn build_reloading(
+        self,
+        source: RuleSource,
+    ) -> Result<(Overload, RulesHandle), ReloadError> {
+        build(self, source)
+    }
+}
+
 /// Builds a layer with the rules of a source, and watches the source for new ones.
 fn build<T: Template>(
     template: T,
@@ -135,13 +165,14 @@ impl RuleSource {
             reason = "only rules in Redis need the limiter"
         )
     )]
-    fn origin(&self, limiter: &RateLimiter) -> Result<RuleOrigin, ReloadError> {
+    fn origin(&self, limiter: Option<&RateLimiter>) -> Result<RuleOrigin, ReloadError> {
         Ok(match &self.initial {
             Initial::File(path) => RuleOrigin::File(path.clone()),
             Initial::InProcess(_) => RuleOrigin::InProcess,
             #[cfg(feature = "redis")]
             Initial::Redis(_) => {
-                let store = limiter.rule_store().ok_or_else(no_redis)?;
+                let store = limiter.and_then(RateLimiter::rule_store);
+                let store = store.ok_or_else(no_redis)?;
                 RuleOrigin::Redis(Arc::new(SharedRules::new(store)))
             }
         })

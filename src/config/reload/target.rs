@@ -7,6 +7,7 @@ use crate::{
     error::Error,
     limiter::Replaceable,
     middleware::{admission::Admission, layer::RateLimitLayer},
+    overload::{Overload, OverloadBuilder, Setup},
 };
 
 #[cfg(feature = "client")]
@@ -120,5 +121,27 @@ impl Template for OutgoingLayerBuilder {
     #[cfg(feature = "redis")]
     fn check_successor(&self, old: &Shared) -> Result<(), Error> {
         Self::check_successor(self, old)
+    }
+}
+
+impl Template for OverloadBuilder {
+    type Layer = Overload;
+    type Settings = Setup;
+
+    fn with(&self, rules: &RuleSet) -> Self {
+        self.clone().rules(rules)
+    }
+
+    fn build(self) -> Result<Built<Self>, Error> {
+        self.build_replaceable()
+    }
+
+    fn build_successor(self, old: &Setup) -> Result<Setup, Error> {
+        Self::build_successor(self, old)
+    }
+
+    #[cfg(feature = "redis")]
+    fn check_successor(&self, _: &Setup) -> Result<(), Error> {
+        self.clone().build_setup().map(drop)
     }
 }

@@ -341,6 +341,14 @@ outgoing:
       adaptive: { floor: 5/s }
     - { id: found, key: global, algorithm: leaky_bucket, limit: 10, window: 1s, adaptive: true }
     - { id: parallel, key: host, algorithm: concurrency, limit: 20, lease: 10s, adaptive: false }
+overload:
+  classes: [critical, paid, normal]
+  key: { api_key: bearer }
+  priority_header: { name: x-priority, from: { peer: 10.0.0.0/8 } }
+  priority: [{ when: { path: /pay }, class: paid }, { when: { path: /refund }, class: critical }]
+  skip: { path: /health }
+  max_retry_after: 1m
+  mode: shadow
 "#;
 
 #[test]
@@ -564,7 +572,7 @@ fn rules_in_the_guide_can_be_read() {
         .skip(1)
         .chain(blocks("text").into_iter().skip(1))
         .collect();
-    assert_eq!(blocks.len(), 7);
+    assert_eq!(blocks.len(), 8);
     for block in blocks {
         // Beside the configuration of another limiter, ours begins in one column.
         let start = block

@@ -1,5 +1,7 @@
 //! Overload: when requests are shed, and whose.
 
+#[cfg(feature = "rules")]
+mod files;
 mod layer;
 mod limit;
 mod places;

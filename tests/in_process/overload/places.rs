@@ -61,10 +61,10 @@ fn classes_have_the_order_that_is_set_and_unknown_ones_are_normal() {
 fn classes_that_cannot_work_are_refused() {
     let many = (0..20).map(|_| Priority::Normal);
     for (classes, reason) in [
-        (vec![Priority::Critical], "without `Normal`"),
+        (vec![Priority::Critical], "`normal` is not one"),
         (vec![Priority::Normal, Priority::Normal], "normal twice"),
         (many.collect(), "20 classes"),
-        (vec![], "without `Normal`"),
+        (vec![], "`normal` is not one"),
     ] {
         let error = stopped().0.classes(classes).build().expect_err(reason);
         assert_eq!(error.kind(), ErrorKind::InvalidConfig);

@@ -1976,7 +1976,7 @@ pub(crate) const BROKEN: &[(Format, &str, &[&str])] = &[
         "? ",
         &[
             "1:1: `rules` is missing: add a list of rules",
-            "1:3: unknown field ``: write one of `version`, `defaults`, `headers`, `shown_limit`, `retry_after_jitter`, `forbid`, `skip`, `rules`, `outgoing`",
+            "1:3: unknown field ``: write one of `version`, `defaults`, `headers`, `shown_limit`, `retry_after_jitter`, `forbid`, `skip`, `rules`, `outgoing`, `overload`",
         ],
     ),
     // === TOML ===
@@ -2291,7 +2291,7 @@ pub(crate) const BROKEN: &[(Format, &str, &[&str])] = &[
             "    overrides: [{ key: u, tier: gold }]\n",
         ),
         &[
-            "1:1: unknown field `x\\r\\nINFO well\\u{1b}[2J`: write one of `version`, `defaults`, `headers`, `shown_limit`, `retry_after_jitter`, `forbid`, `skip`, `rules`, `outgoing`",
+            "1:1: unknown field `x\\r\\nINFO well\\u{1b}[2J`: write one of `version`, `defaults`, `headers`, `shown_limit`, `retry_after_jitter`, `forbid`, `skip`, `rules`, `outgoing`, `overload`",
             "4:10: rule \"a\": unknown key `peer\\u{2028}ip`: write `peer_ip`",
             "9:24: rule \"b\": the rule cannot have this tier: tier name \"go\\u{1b}ld\" is invalid: use 1 to 39 of A-Z a-z 0-9 . _ -",
             "10:33: rule \"b\": unknown tier `gold`: write `go\\u{1b}ld`, or a rate",
@@ -2323,5 +2323,65 @@ pub(crate) const BROKEN: &[(Format, &str, &[&str])] = &[
         Toml,
         "[[rules]]\nid = \"a\"\nkey = \"peer_ip\"\nlimit = \"5/min\"\nburst = 1000000000000000000000000000000000000000\n",
         &["5:9: rule \"a\": a number above 2^64: write a smaller one"],
+    ),
+    (
+        Yaml,
+        "overload: yes\n",
+        &["1:11: this is text: write settings such as `key: peer_ip`, or `{}` for none"],
+    ),
+    (
+        Yaml,
+        concat!("overload:\n", "  classes: [critical, critical]\n",),
+        &["2:3: `normal` is not one of the classes: add it, for requests without a class"],
+    ),
+    (
+        Yaml,
+        concat!(
+            "overload:\n",
+            "  priority: { when: { path: /pay }, class: paid }\n",
+        ),
+        &[
+            "2:3: requests have the class paid, which is not one of the classes: name it in `classes`",
+        ],
+    ),
+    (
+        Yaml,
+        concat!(
+            "overload:\n",
+            "  priority: { path: /pay, class: critical }\n",
+        ),
+        &[
+            "2:13: `when` is missing: add the requests of the class",
+            "2:15: unknown field `path`: write one of `when`, `class`",
+        ],
+    ),
+    (
+        Yaml,
+        concat!(
+            "overload:\n",
+            "  priority_header: { name: \"x priority\", from: { peer: 10.0.0.0/33 } }\n",
+        ),
+        &[
+            "2:28: \"x priority\" is not the name of a header: write one such as `x-priority`",
+            "2:56: \"10.0.0.0/33\" is not a network: write it as \"10.0.0.0/8\", \"2001:db8::/32\" or \"192.0.2.7\"",
+        ],
+    ),
+    (
+        Yaml,
+        concat!(
+            "overload:\n",
+            "  priority_header: { name: x-priority, from: [] }\n",
+        ),
+        &["2:46: an empty list: write requests, such as `{ peer: 10.0.0.0/8 }`"],
+    ),
+    (
+        Yaml,
+        "overload: { key: { body: { json: /user } }, max_retry_after: 100ms, mod: off }\n",
+        &["1:69: unknown field `mod`: write `mode`"],
+    ),
+    (
+        Yaml,
+        "overload: { max_retry_after: 100ms }\n",
+        &["1:11: max_retry_after of 100ms: set 1 s to 24 h, for example 10 s"],
     ),
 ];
