@@ -766,7 +766,7 @@ async fn overload_has_the_settings_that_another_instance_has_pushed() {
         let source = RuleSource::redis(initial()).poll_interval(NEVER);
         overload.build_reloading(source).expect("the settings fit")
     };
-    let ((_, author), (overload, rules)) = (instance(), instance());
+    let ((_first, author), (overload, rules)) = (instance(), instance());
     let mut states = rules.subscribe();
     let off = NewRules::new(Format::Yaml, "overload: { mode: off }");
     author.push(off).await.expect("pushed");
