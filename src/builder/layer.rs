@@ -433,8 +433,11 @@ impl RateLimitLayerBuilder {
         )
     }
 
+    /// Returns the policies that the limiter gets. It adds the rests of reserves.
     fn policies(&self) -> impl Iterator<Item = Policy> {
-        self.rules.iter().flat_map(Rule::policies).cloned()
+        let rules = self.rules.iter();
+        let of = |rule: &Rule| [Some(rule.policy().clone()), rule.candidate.clone()];
+        rules.flat_map(of).flatten()
     }
 
     fn admission(

@@ -13,6 +13,15 @@ pub(super) struct KnownPolicy {
     layers: usize,
 }
 
+/// Returns the policies, each with the one that counts its rest.
+pub(super) fn with_rests(policies: impl IntoIterator<Item = Policy>) -> Vec<Policy> {
+    let both = |policy: Policy| {
+        let rest = policy.rest().cloned();
+        [Some(policy), rest]
+    };
+    policies.into_iter().flat_map(both).flatten().collect()
+}
+
 /// Checks that no layer has a policy of the same name with another quota.
 pub(super) fn check_known(known: &[KnownPolicy], policies: &[Policy]) -> Result<(), Error> {
     for policy in policies {

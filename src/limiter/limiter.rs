@@ -19,7 +19,7 @@ use crate::{store::Stats, telemetry::DecisionTally};
 
 #[cfg(feature = "reload")]
 use super::known_policy::replaced;
-use super::known_policy::{KnownPolicy, add_known, check_known, validate_policies};
+use super::known_policy::{KnownPolicy, add_known, check_known, validate_policies, with_rests};
 use crate::{
     acquire::Lines,
     block::{ActiveBlock, Block, BlockChange, BlockTarget},
@@ -267,15 +267,23 @@ impl RateLimiter {
         Hold::new(receipt, &self.holds)
     }
 
-    /// Resets `key` to the full quota of `policy`, and ends a ban under its [penalty](crate::policy). A
-    /// [block](Self::block) or [pause](Self::pause) of the key stays, and units that instances have
+    /// Resets `key` to the full quota of `policy`, also in the rest of a quota with a [reserve](Policy::reserve), and ends a ban under
+    /// its [penalty](crate::policy). A [block](Self::block) or [pause](Self::pause) of the key stays, and units that instances have
     /// [leased](crate::Consistency::Leased) stay charged.
     ///
     /// # Errors
     ///
     /// The error of the store, if it could not reset the key.
     pub fn reset(&self, policy: &Policy, key: &Key) -> StoreFuture<()> {
-        self.store.reset(policy, key)
+        let whole = self.store.reset(policy, key);
+        let Some(rest) = policy.rest() else {
+            return whole;
+        };
+        let rest = self.store.reset(rest, key);
+        StoreFuture::boxed(async move {
+            whole.await?;
+            rest.await
+        })
     }
 
     /// Counts a failure of a key under a policy with a [backoff](Policy::backoff): its next delay begins. Returns when the delay
@@ -319,7 +327,8 @@ impl RateLimiter {
 
     /// Refunds up to `units` of what a key has used, without a receipt.
     ///
-    /// For operators who make good a charge that should not have been made. Never refunds more than is outstanding. A
+    /// For operators who make good a charge that should not have been made. Never refunds more than is outstanding. Of a quota with a
+    /// [reserve](Policy::reserve), the whole gets the units back, and the rest does not. A
     /// sliding log refunds units of the latest charge only, and a queue the last units before its end, whoever waits for them. Slots of a
     /// [concurrency](Policy::concurrency) policy are not refunded: their requests hold them.
     ///
@@ -589,7 +598,7 @@ impl RateLimiter {
         self,
         policies: impl IntoIterator<Item = Policy>,
     ) -> Result<Self, Error> {
-        let policies: Vec<Policy> = policies.into_iter().collect();
+        let policies = with_rests(policies);
         validate_policies(&*self.store, &policies)?;
         let mut known = self.known.lock();
         // All are checked before any is added: a layer that fails to build leaves no name behind.
@@ -612,7 +621,7 @@ impl RateLimiter {
         new: impl IntoIterator<Item = Policy>,
     ) -> Result<(), Error> {
         let mut known = self.known.lock();
-        *known = replaced(&*self.store, &known, old, new.into_iter().collect())?;
+        *known = replaced(&*self.store, &known, old, with_rests(new))?;
         Ok(())
     }
 
@@ -623,12 +632,7 @@ impl RateLimiter {
         old: impl IntoIterator<Item = &'a Policy>,
         new: impl IntoIterator<Item = Policy>,
     ) -> Result<(), Error> {
-        replaced(
-            &*self.store,
-            &self.known.lock(),
-            old,
-            new.into_iter().collect(),
-        )?;
+        replaced(&*self.store, &self.known.lock(), old, with_rests(new))?;
         Ok(())
     }
 

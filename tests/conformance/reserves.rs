@@ -18,6 +18,7 @@ by_every_way! { reserves, {
     request_that_the_whole_denies_takes_nothing_of_the_rest
     others_give_back_both_counts
     others_come_back_when_the_rest_does
+    reset_gives_the_rest_back_too
 } }
 
 /// A policy with a part for critical requests, as it counts one key.
@@ -138,4 +139,13 @@ pub(super) async fn others_come_back_when_the_rest_does(trial: Trial) {
         trial.place.clock.advance(MICRO);
         assert!(reserved.ask(Priority::Normal).await.is_allowed());
     }
+}
+
+// Regression: only the whole was reset, so the others stayed denied.
+pub(super) async fn reset_gives_the_rest_back_too(trial: Trial) {
+    let reserved = Reserved::new(&trial);
+    assert_eq!(reserved.drain(Priority::Normal).await, reserved.rest);
+    let reset = reserved.limiter.reset(&reserved.policy, &Key::new("ada"));
+    reset.await.expect("reset");
+    assert_eq!(reserved.drain(Priority::Normal).await, reserved.rest);
 }

@@ -25,7 +25,7 @@ pub(super) use super::{
     reserves::{
         others_come_back_when_the_rest_does, others_get_the_rest_and_the_class_all,
         others_give_back_both_counts, request_that_the_whole_denies_takes_nothing_of_the_rest,
-        whatever_the_class_has_used_the_others_get_the_rest,
+        reset_gives_the_rest_back_too, whatever_the_class_has_used_the_others_get_the_rest,
     },
 };
 

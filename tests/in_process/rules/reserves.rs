@@ -242,6 +242,55 @@ fn reserves_that_cannot_work_are_refused() {
     }
 }
 
+// Regression: only layers had the rest among their policies.
+#[test]
+fn limiter_knows_the_rest_and_refuses_another_policy_of_its_name() {
+    let limiter = RateLimiter::builder().policy(api()).build();
+    let rest = limiter.expect("well set up").policy("api.unreserved");
+    assert_eq!(rest.expect("it is known").quota(), Quota::per_hour(8));
+    let other = || Policy::new("api.unreserved", Quota::per_hour(8));
+    let limiter = RateLimiter::builder().policy(api()).policy(other());
+    let error = limiter.build().expect_err("two of one name");
+    assert_eq!(error.kind(), ErrorKind::DuplicatePolicy);
+    let layer = RateLimitLayer::builder()
+        .policy(other().key(Global))
+        .policy(api().key(Global));
+    let error = layer.build().expect_err("two of one name");
+    assert_eq!(error.kind(), ErrorKind::DuplicatePolicy);
+}
+
+#[tokio::test]
+async fn success_clears_the_rest_too() {
+    let rule = api().key(Global).count_failures().clear_on_success();
+    let limit = RateLimitLayer::builder().policy(rule).build();
+    let fails = get(async || StatusCode::UNAUTHORIZED).post(async || "well done");
+    let app = Router::new()
+        .route("/", fails)
+        .layer(limit.expect("well set up"));
+    let send = async |method: &str| {
+        let request = Request::builder()
+            .method(method)
+            .uri("/")
+            .body(Body::empty());
+        let response = app.clone().oneshot(request.expect("a request")).await;
+        let response = response.expect("a response");
+        let status = response.status().as_u16();
+        // What a request cost is known at the end of its body.
+        let _ = axum::body::to_bytes(response.into_body(), 1_000).await;
+        status
+    };
+    for _ in 0..2 {
+        for _ in 0..7 {
+            assert_eq!(send("GET").await, 401);
+        }
+        assert_eq!(send("POST").await, 200);
+    }
+    for _ in 0..8 {
+        assert_eq!(send("GET").await, 401);
+    }
+    assert_eq!(send("POST").await, 429);
+}
+
 // A call has no class, so it would never use the reserve, and its charge would leave out the rest.
 #[test]
 fn layers_for_calls_refuse_a_reserve() {
