@@ -28,6 +28,8 @@ use crate::{
     support::Server,
 };
 
+const PATIENCE: Duration = Duration::from_secs(30);
+
 /// Two limiters on one store.
 async fn on_each_store<F>(test: impl Fn(RateLimiter, RateLimiter, Policy) -> F, policy: Policy)
 where
@@ -40,7 +42,10 @@ where
     test(limiter(&policy), limiter(&policy), policy.clone()).await;
     let server = Server::start();
     let limiter = |policy: &Policy| {
-        let store = RedisStore::builder(server.url());
+        // A busy machine takes longer than the default of 50 ms, and then each limiter counts on its own.
+        let store = RedisStore::builder(server.url())
+            .deadline(PATIENCE)
+            .connect_timeout(PATIENCE);
         RateLimiter::builder()
             .policy(policy.clone())
             .redis(store)
@@ -73,6 +78,8 @@ async fn caller_of_another_instance_that_came_earlier_goes_first() {
     let policy = Policy::new("strict", Quota::per_second(5).burst(1));
     on_each_store(
         |one, other, policy| async move {
+            // A busy machine notes each start late, so only what lies before the first charge bounds all of them.
+            let before = Instant::now();
             drop(one.acquire(policy.charge(key())).await.expect("room"));
             let mut callers = Vec::new();
             for limiter in [&other, &one, &one, &other, &one] {
@@ -83,8 +90,8 @@ async fn caller_of_another_instance_that_came_earlier_goes_first() {
                 starts.push(began(caller).await);
             }
             assert!(starts.is_sorted(), "{starts:?}");
-            let took = starts[4] - starts[0];
-            assert!(took >= Duration::from_millis(800 - 25), "{took:?}");
+            let took = starts[4] - before;
+            assert!(took >= Duration::from_millis(1_000 - 25), "{took:?}");
         },
         policy,
     )
