@@ -38,7 +38,7 @@ pub(super) struct Lane {
     number: usize,
 }
 
-/// What all lanes share.
+/// The state that all lanes share.
 pub(super) struct Core {
     pub setup: Current,
     pub limit: AdaptiveLimit,

@@ -1,4 +1,4 @@
-//! What a request gets that is not served.
+//! The error of a request that is not served.
 
 use std::fmt;
 

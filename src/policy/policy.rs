@@ -54,7 +54,7 @@ pub struct Policy {
     /// `None` for requests.
     unit: Option<Arc<str>>,
     pub(super) reserve: Option<Arc<Reserve>>,
-    /// What other classes than those with the reserve are counted by besides.
+    /// Counts the requests of classes without the reserve, besides this policy.
     pub(super) rest: Option<Arc<Policy>>,
     /// The tier whose quota this is.
     #[cfg(any(feature = "explain", feature = "metrics"))]

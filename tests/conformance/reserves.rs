@@ -25,7 +25,7 @@ by_every_way! { reserves, {
 struct Reserved {
     limiter: RateLimiter,
     policy: Policy,
-    /// What the others may use.
+    /// Units that the others may use.
     rest: u64,
 }
 
@@ -71,7 +71,7 @@ impl Reserved {
     }
 }
 
-/// What is left of a limit when a fifth of it, rounded up, is reserved.
+/// Returns the rest of a limit of which a fifth, rounded up, is reserved.
 fn rest_of(way: &Way) -> u64 {
     way.limit - way.limit.div_ceil(5)
 }
@@ -126,7 +126,7 @@ pub(super) async fn others_give_back_both_counts(trial: Trial) {
     assert_eq!(reserved.drain(Priority::Normal).await, reserved.rest);
 }
 
-/// Slots come back at any time, which is told as now.
+/// Slots come back at any time, so their wait is zero.
 pub(super) async fn others_come_back_when_the_rest_does(trial: Trial) {
     let reserved = Reserved::new(&trial);
     assert_eq!(reserved.drain(Priority::Normal).await, reserved.rest);

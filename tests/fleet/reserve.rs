@@ -17,7 +17,7 @@ use super::workers::{self, machine_time, most_at_once, read_log, write_log};
 
 const PROCESSES: usize = 8;
 const SLOTS: u64 = 100;
-/// What low classes may use.
+/// Slots that low classes may use.
 const REST: u64 = 80;
 /// Of each process. All of them together fit the reserve.
 const CRITICAL_TASKS: usize = 2;
