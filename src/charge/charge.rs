@@ -50,9 +50,7 @@ impl Policy {
             site: Site::Only,
         }
     }
-}
 
-impl Policy {
     /// Returns the charges of a request of this class: one, and for a class without the [reserve](Policy::reserve) a second one, to the
     /// rest.
     ///

@@ -90,7 +90,7 @@ impl Lane {
         let place = match setup.mode.get().is_off() || setup.rules.skips(&head) {
             true => None,
             false => {
-                let place = self.enter_under(setup, class, key.as_ref());
+                let place = self.enter(setup, class, key.as_ref());
                 Some(place.map_err(|shed| setup.rejection(shed))?)
             }
         };

@@ -80,7 +80,9 @@ impl Overload {
     ///
     /// [`Shed`], if the service is full for this class or this key.
     pub fn enter(&self, priority: Priority, key: Option<&Key>) -> Result<InFlight, Shed> {
-        self.lane().enter(priority, key)
+        let lane = self.lane();
+        let setup = lane.core.setup.load();
+        lane.enter(&setup, setup.classes.place(priority), key)
     }
 
     /// Returns how many requests may be in flight now; those of higher classes may be more.
@@ -140,17 +142,6 @@ impl Lane {
 
     #[inline]
     pub fn enter(
-        self: &Arc<Self>,
-        priority: Priority,
-        key: Option<&Key>,
-    ) -> Result<InFlight, Shed> {
-        let setup = self.core.setup.load();
-        let class = setup.classes.place(priority);
-        self.enter_under(&setup, class, key)
-    }
-
-    #[inline]
-    pub fn enter_under(
         self: &Arc<Self>,
         setup: &Setup,
         class: usize,

@@ -70,13 +70,8 @@ impl Policy {
         self.beside("unreserved", reserve.rest_of(self.quota), 28)
     }
 
-    /// Returns whether a part is reserved.
+    /// Returns the policy that counts all requests without the reserve. `None` if nothing is reserved.
     #[inline]
-    pub(crate) fn has_reserve(&self) -> bool {
-        self.reserve.is_some()
-    }
-
-    /// Returns the policy that counts all requests without the reserve.
     pub(crate) fn rest(&self) -> Option<&Self> {
         self.rest.as_deref()
     }

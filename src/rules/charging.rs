@@ -124,7 +124,7 @@ impl Rule {
         {
             add(charge(candidate).enforcement(Enforcement::Candidate));
         }
-        if policy.has_reserve()
+        if policy.rest().is_some()
             && let Some(rest) = policy.rest_for(Priority::of(head.extensions))
         {
             add(enforced(rest));

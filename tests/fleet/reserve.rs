@@ -19,9 +19,9 @@ const PROCESSES: usize = 8;
 const SLOTS: u64 = 100;
 /// Slots that low classes may use.
 const REST: u64 = 80;
-/// Of each process. All of them together fit the reserve.
+/// In each process. All together fit the reserve.
 const CRITICAL_TASKS: usize = 2;
-/// Of each process. All of them together ask for ten times the rest.
+/// In each process. All together ask for ten times the rest.
 const LOW_TASKS: usize = 100;
 const HELD: Duration = Duration::from_millis(20);
 /// Longer than anything takes on a loaded machine.
