@@ -10,8 +10,11 @@
 //!      │                                                                  │   not crowded, and sheds   ──▶ limit rises
 //!      │                                                                  │   crowded, serves more     ──▶ limit rises
 //!      └──────────── less than 5 % is shed in two windows ────────────────┤   crowded, serves no more  ──▶ limit falls
-//!                                                                         └   more give up than are served ──▶ falls
+//!                                                                         ├   more give up than are served ──▶ falls
+//!                                                                         └   serves a fifth of the usual ──▶ rises once
 //! ```
+//!
+//! It rises only if at least half of it is in flight: otherwise something else sheds, and it would rise for ever.
 //!
 //! # Why does the time without load never rise in overload?
 //!
@@ -66,8 +69,10 @@ pub(super) struct Controller {
     roomy: usize,
     /// Rises in a row by which throughput rose nearly as much.
     climbs: usize,
-    /// Means over overload, for the comparison with a probe.
+    /// Means over overload.
     usual: Option<Usual>,
+    /// The limit before it was raised for a service that was stalled, until that serves again.
+    raised_from: Option<f64>,
 }
 
 /// The comparison of high and low windows by their responses.
@@ -112,6 +117,7 @@ impl Controller {
             roomy: 0,
             climbs: 0,
             usual: None,
+            raised_from: None,
         }
     }
 
@@ -170,8 +176,8 @@ impl Controller {
         if self.is_probe {
             self.end_probe(window);
         } else if self.is_overloaded {
-            self.note_usual(window);
             self.adapt(window, is_crowded);
+            self.note_usual(window);
         } else {
             self.watch(window, is_crowded);
         }
@@ -252,18 +258,24 @@ impl Controller {
         } else {
             0
         };
+        let is_stalled = self.is_stalled(window);
+        if !is_stalled {
+            self.raised_from = None;
+        }
         if window.lost > window.served {
             // More clients give up than are served, whatever the rest shows.
             self.limit /= FAST;
             (self.climbs, self.roomy) = (0, 0);
             self.swing = Swing::default();
+        } else if is_stalled {
+            self.raise_once(window);
+        } else if window.served < f64::from(FEW) {
+            // Too few to be compared.
+            self.swing.before = None;
         } else if window.shed > 0.0 && !is_crowded && window.times.count() >= FEW {
-            // One window may be the end of a low one. From the second on, faster each time.
-            self.limit *= ROOMY[self.roomy];
-            if self.roomy > 0 {
-                self.swing = Swing::default();
+            if self.is_used(window) {
+                self.rise();
             }
-            self.roomy = (self.roomy + 1).min(ROOMY.len() - 1);
         } else if window.shed > 0.0 && window.span > 0.0 {
             self.roomy = 0;
             self.compare(window);
@@ -275,6 +287,43 @@ impl Controller {
         }
         self.windows += 1;
         self.is_probe = self.is_overloaded && self.windows.is_multiple_of(PROBE);
+    }
+
+    /// Returns whether the limit decides how many are in flight. If not, keys that try too often were filtered.
+    fn is_used(&self, window: &Window) -> bool {
+        window.in_flight >= self.limit / 2.0
+    }
+
+    /// With requests shed, and responses as quick as ever.
+    fn rise(&mut self) {
+        // One window may be the end of a low one. From the second on, faster each time.
+        self.limit *= ROOMY[self.roomy];
+        if self.roomy > 0 {
+            self.swing = Swing::default();
+        }
+        self.roomy = (self.roomy + 1).min(ROOMY.len() - 1);
+    }
+
+    /// Returns whether far fewer than usual are served, though nobody gives up: slow requests may have all places.
+    fn is_stalled(&self, window: &Window) -> bool {
+        let served = window.served / window.span.max(f64::MIN_POSITIVE);
+        let is_few = self
+            .usual
+            .is_some_and(|usual| served < STALLED * usual.rate);
+        is_few && window.shed > 0.0 && window.lost == 0.0
+    }
+
+    /// Lets more in beside the slow ones, and takes that back if no more are served.
+    fn raise_once(&mut self, window: &Window) {
+        match self.raised_from {
+            Some(before) => self.limit = self.limit.min(before),
+            None if self.is_used(window) => {
+                self.raised_from = Some(self.limit);
+                self.limit *= RAISED;
+            }
+            None => {}
+        }
+        self.swing = Swing::default();
     }
 
     /// Compares a high with a low window, and moves the limit once the difference is clear.
@@ -365,6 +414,9 @@ const MANY: u32 = 200;
 const WORTH: f64 = 0.2;
 const STEP: f64 = 1.2;
 const FAST: f64 = 1.6;
+/// The part of the usual throughput below which a service is stalled, and by how much the limit rises then.
+const STALLED: f64 = 0.2;
+const RAISED: f64 = 1.4;
 const ROOMY: [f64; 5] = [1.0, 1.1, 1.2, 1.4, 1.4];
 const CLIMBS: [f64; 4] = [1.2, 1.5, 2.0, 2.0];
 /// Windows of overload from one probe to the next.

@@ -222,8 +222,10 @@ impl FairRate {
             rate.min(highest) * (1.0 - 0.2 * full)
         } else if half_is_free {
             rate * 1.3
-        } else {
+        } else if passed > 0.0 {
             rate * 1.1
+        } else {
+            rate
         };
         self.rate.store(next.clamp(1.0, HIGHEST).to_bits(), Relaxed);
     }

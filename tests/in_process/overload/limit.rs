@@ -58,6 +58,32 @@ fn slow_requests_among_quick_ones_do_not_throttle_a_service() {
     expect_share(Service::MixPool, 0.9);
 }
 
+// Keys that try too often are filtered though there is room: the limit must not rise for ever because of them.
+#[test]
+fn limit_does_not_rise_where_keys_are_filtered() {
+    for load in [1.2, 2.0] {
+        let outcome = with_limit(Setup {
+            has_classes: true,
+            has_tenants: true,
+            seconds: 60.0,
+            ..Setup::new(Service::Shared, load)
+        });
+        println!("{load}: {:.2}, {:?}", outcome.share, outcome.limits);
+        assert!(outcome.share > 0.75, "{load}: {}", outcome.share);
+    }
+}
+
+// One request in twenty takes 2 s, and in that time all places fill with these.
+#[test]
+fn slow_requests_do_not_keep_all_places() {
+    let outcome = with_limit(Setup {
+        seconds: 60.0,
+        ..Setup::new(Service::MixWait, 1.2)
+    });
+    println!("{:.2}, {:?}", outcome.share, outcome.limits);
+    assert!(outcome.share > 0.5, "{}", outcome.share);
+}
+
 #[test]
 fn nothing_is_shed_below_the_capacity() {
     for service in [Service::Await, Service::Cpu, Service::Pool] {
