@@ -133,6 +133,9 @@ impl<'de> Visitor<'de> for Finder<'_> {
         };
         let mut found = None;
         while let Some(name) = map.next_key::<Cow<'_, str>>()? {
+            if name.starts_with(PRIVATE) {
+                return Err(de::Error::custom("a name that is private to a parser"));
+            }
             if name != *step {
                 map.next_value::<IgnoredAny>()?;
                 continue;
@@ -169,3 +172,6 @@ impl<'de> Visitor<'de> for Finder<'_> {
         }
     }
 }
+
+/// Names that `serde_json` gives a meaning, if some other crate switches that on. A handler then finds fields that are not there.
+const PRIVATE: &str = "$serde_json::private::";

@@ -170,6 +170,34 @@ async fn body_that_handlers_may_read_in_another_way_is_rejected() {
     assert_eq!(call(&layer, plain).await.status(), 200);
 }
 
+// Regression: `serde_json` reads a field of this name as a document in place of the object, if its feature `raw_value` is on, as it
+// is with axum. So the handler found a key that the layer had not counted.
+#[tokio::test]
+async fn json_inside_json_that_handlers_may_unfold_is_rejected() {
+    let hidden = |inside: &str| {
+        let inside = serde_json::Value::from(inside);
+        format!(r#"{{"$serde_json::private::RawValue":{inside}}}"#)
+    };
+    let whole = hidden(r#"{"user":{"email":"ada"},"tokens":500}"#);
+    let value: serde_json::Value = serde_json::from_str(&whole).expect("a document");
+    assert_eq!(value["user"]["email"], "ada", "handlers do not unfold it");
+    let inner = hidden(r#"{"email":"ada"}"#);
+    for body in [
+        whole.clone(),
+        format!(r#"{{"user":{inner},"tokens":1}}"#),
+        format!(r#"{{"user":{{"email":{}}}}}"#, hidden("\"ada\"")),
+        r#"{"user":{"$serde_json::private::Number":"1"}}"#.to_owned(),
+    ] {
+        let rule = plenty().key(FromBody::json("/user/email"));
+        let layer = layer([rule.on_missing_key(OnMissingKey::Skip)]);
+        let response = send(&layer, JSON, &body).await;
+        assert_eq!(fault(&response), Some(BodyFault::Malformed), "{body}");
+    }
+    let layer = layer([plenty().key(Global).cost_field(FromBody::json("/tokens"))]);
+    let response = send(&layer, JSON, &whole).await;
+    assert_eq!(fault(&response), Some(BodyFault::Malformed));
+}
+
 #[tokio::test]
 async fn deep_json_beside_the_key_is_skipped() {
     let depth = 10_000;
