@@ -258,8 +258,8 @@ const PHRASES: [(&str, &str); 10] = [
         "`clear_on_success` needs",
     ),
     (
-        "remove count_when() and count_failures()",
-        "remove `count` and `count_statuses`",
+        "remove what counts or clears outcomes, and backoff()",
+        "remove `count`, `count_statuses`, `clear_on_success` and `backoff`",
     ),
     ("Algorithm::LeakyBucket", "`algorithm: leaky_bucket`"),
     (

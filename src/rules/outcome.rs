@@ -154,11 +154,13 @@ impl Rule {
     /// [`ErrorKind::InvalidPolicy`] for settings about outcomes that cannot work together.
     pub(super) fn validate_outcomes(&self) -> Result<(), Error> {
         let is_counted = matches!(self.price, Some(Price::Counted(_)));
-        let reason = if is_counted && self.policy.is_concurrency() {
-            "the slots of a request are released when it ends, however it ends: remove count_when() and count_failures()"
+        let has_delays = self.policy.failure_penalty().is_some();
+        let has_outcomes = is_counted || has_delays || self.clears.is_some();
+        let reason = if has_outcomes && self.policy.is_concurrency() {
+            "the slots of a request are released when it ends, however it ends: remove what counts or clears outcomes, and backoff()"
         } else if self.clears.is_some() && !is_counted {
             "clear_when() and clear_on_success() need failures to clear: add count_failures() or count_when()"
-        } else if self.policy.failure_penalty().is_some() && !is_counted {
+        } else if has_delays && !is_counted {
             "a delay of its backoff begins with a failure, and the rule finds none: add count_failures() or count_when()"
         } else {
             return Ok(());

@@ -490,7 +490,17 @@ fn settings_about_outcomes_that_cannot_work_fail_when_the_layer_is_built() {
         (login().backoff(backoff).key(Global), "add count_failures()"),
         (
             Policy::concurrency("login", 5).key(Global).count_failures(),
-            "remove count_when() and count_failures()",
+            "remove what counts",
+        ),
+        (
+            Policy::concurrency("login", 5)
+                .key(Global)
+                .clear_on_success(),
+            "remove what counts or clears",
+        ),
+        (
+            Policy::concurrency("login", 5).backoff(backoff).key(Global),
+            "and backoff()",
         ),
         (
             login().cost(0).key(Global).count_failures(),
