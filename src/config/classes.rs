@@ -49,5 +49,13 @@ pub(super) fn class(node: &LocatedValue, reading: &mut FileReading) -> Option<Pr
         let remedy = "write `critical`, `normal`, `sheddable`, or 1 to 39 of A-Z a-z 0-9 . _ -";
         return reading.fault(node.position, reason, remedy);
     }
-    Some(Priority::of_name(&name))
+    let class = Priority::of_name(&name);
+    let listed = reading.classes.clone();
+    if let Some(listed) = listed.filter(|listed| !listed.contains(&class)) {
+        let names = listed.iter().map(|class| class.name());
+        let remedy = reading.one_of((&name, node.position), names);
+        let reason = format!("{name:?} is not one of the `classes` of `overload`");
+        return reading.fault(node.position, reason, remedy);
+    }
+    Some(class)
 }

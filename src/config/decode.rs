@@ -51,9 +51,10 @@ pub(super) fn rule_set(root: &LocatedValue, reading: &mut FileReading) -> Option
     };
     file.finish();
     let nodes = nodes?;
+    // First, since rules name its classes.
+    let overload = overload.and_then(|node| overload::read(node, reading));
     let read = read_rules(nodes, reading, rule::read);
     let outgoing = outgoing.and_then(|node| read_outgoing(node, reading));
-    let overload = overload.and_then(|node| overload::read(node, reading));
     check_added(nodes, reading);
     check_number(nodes, reading);
     if reading.noted() > 0 {

@@ -45,6 +45,7 @@ pub(super) fn read(
     let mut settings = OverloadSettings::default();
     let mut spec = OverloadSpec::default();
     (spec.classes, settings.classes) = fields.read("classes", classes).unzip();
+    fields.reading.classes = settings.classes.clone();
     (spec.key, settings.key) = fields.read("key", keys::read).unzip();
     if let Some((header, trusted)) = fields.read("priority_header", trusted_header) {
         settings.header = Some((header.name.clone(), trusted));

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::error::Error;
+use crate::{error::Error, priority::priority::Priority};
 
 use super::{
     fault::{Fault, RuleSetError, in_words_of_files},
@@ -15,6 +15,8 @@ use super::{
 pub(super) struct FileReading {
     pub registry: Arc<Registry>,
     pub defaults: DefaultsSpec,
+    /// Those of the overload limit, if the file lists them.
+    pub classes: Option<Vec<Priority>>,
     /// The ids that were read, and where.
     pub ids: Vec<(String, Position)>,
     /// The id of the rule that is read.
@@ -35,6 +37,7 @@ impl FileReading {
         Self {
             registry: Arc::clone(registry),
             defaults: DefaultsSpec::default(),
+            classes: None,
             ids: Vec::new(),
             rule: None,
             first: Vec::new(),

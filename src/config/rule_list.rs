@@ -12,7 +12,7 @@ pub(super) fn read_list<'n>(
     node: &'n LocatedValue,
     reading: &mut FileReading,
 ) -> Option<&'n [LocatedValue]> {
-    let remedy = "write `- id: ..` for each rule";
+    let remedy = "write `- id: ..` for each rule, and in TOML `[[rules]]`";
     match &node.value {
         Value::List(nodes) if !nodes.is_empty() => Some(nodes),
         Value::List(_) => reading.fault(node.position, "no rules", remedy),

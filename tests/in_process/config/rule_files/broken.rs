@@ -11,12 +11,12 @@ pub(crate) const BROKEN: &[(Format, &str, &[&str])] = &[
     (
         Yaml,
         "rules: 5",
-        &["1:8: this is a number: write `- id: ..` for each rule"],
+        &["1:8: this is a number: write `- id: ..` for each rule, and in TOML `[[rules]]`"],
     ),
     (
         Yaml,
         "rules: []",
-        &["1:8: no rules: write `- id: ..` for each rule"],
+        &["1:8: no rules: write `- id: ..` for each rule, and in TOML `[[rules]]`"],
     ),
     (Yaml, "[]", &["1:1: this is a list: begin with `rules:`"]),
     (
@@ -2020,7 +2020,7 @@ pub(crate) const BROKEN: &[(Format, &str, &[&str])] = &[
     (
         Toml,
         "rules = 5",
-        &["1:9: this is a number: write `- id: ..` for each rule"],
+        &["1:9: this is a number: write `- id: ..` for each rule, and in TOML `[[rules]]`"],
     ),
     (
         Toml,
@@ -2226,7 +2226,7 @@ pub(crate) const BROKEN: &[(Format, &str, &[&str])] = &[
             "3:16: `max_retries` of 5000: write a number from 0 to 1000",
             "4:18: `retry_percent` of 1001: write a number from 0 to 1000",
             "5:20: this is text: write `true` or `false`",
-            "6:10: no rules: write `- id: ..` for each rule",
+            "6:10: no rules: write `- id: ..` for each rule, and in TOML `[[rules]]`",
         ],
     ),
     (
@@ -2342,6 +2342,22 @@ pub(crate) const BROKEN: &[(Format, &str, &[&str])] = &[
         ),
         &[
             "2:3: requests have the class paid, which is not one of the classes: name it in `classes`",
+        ],
+    ),
+    (
+        Yaml,
+        concat!(
+            "rules:\n",
+            "  - { id: a, key: peer_ip, limit: 10/s, reserve: { class: crit, part: 20% } }\n",
+            "  - { id: b, key: peer_ip, limit: 10/s, reserve: { class: [critical, payd], part: 20% } }\n",
+            "overload:\n",
+            "  priority: { when: { path: /pay }, class: normel }\n",
+            "  classes: [critical, paid, normal]\n",
+        ),
+        &[
+            "2:59: rule \"a\": \"crit\" is not one of the `classes` of `overload`: write one of `critical`, `paid`, `normal`",
+            "3:70: rule \"b\": \"payd\" is not one of the `classes` of `overload`: write `paid`",
+            "5:44: \"normel\" is not one of the `classes` of `overload`: write `normal`",
         ],
     ),
     (
