@@ -5,20 +5,21 @@ use std::time::Duration;
 use http::HeaderName;
 
 use crate::{
+    extract::Global,
     overload::{Overload, OverloadBuilder, Priority},
     rules::RuleMode,
 };
 
 use super::{
     classes::{class, classes},
-    fields::{self, Fields, choice, each, text},
+    fields::{self, Fields, choice, each, text, whole},
     keys,
     node::LocatedValue,
     quota::duration,
     reading::FileReading,
     registry::DynExtractor,
     requests::{self, Several, requests},
-    spec::{OneOrMany, OverloadSpec, PrioritySpec, TrustedHeaderSpec},
+    spec::{OneOrMany, OverloadSpec, PrioritySpec, TrustedHeaderSpec, WeightSpec},
     units::write_duration,
 };
 
@@ -29,6 +30,7 @@ pub(super) struct OverloadSettings {
     key: Option<DynExtractor>,
     header: Option<(String, Vec<Several>)>,
     priorities: Vec<(Several, Priority)>,
+    weights: Vec<(Several, u32)>,
     skip: Vec<Several>,
     max_retry_after: Option<Duration>,
     mode: Option<RuleMode>,
@@ -53,6 +55,8 @@ pub(super) fn read(
     }
     let read = fields.read("priority", |node, reading| each(node, reading, priority));
     (spec.priority, settings.priorities) = read.unwrap_or_default().into_iter().unzip();
+    let read = fields.read("weights", |node, reading| each(node, reading, weight));
+    (spec.weights, settings.weights) = read.unwrap_or_default().into_iter().unzip();
     (spec.skip, settings.skip) = fields.read("skip", requests).unwrap_or_default();
     settings.max_retry_after = fields.read("max_retry_after", duration);
     spec.max_retry_after = settings.max_retry_after.map(write_duration);
@@ -62,8 +66,9 @@ pub(super) fn read(
     if reading.noted() > noted {
         return None;
     }
-    // Each part was checked: this is for what only the parts together cannot do.
-    if let Err(error) = settings.apply(Overload::adaptive()).build_setup() {
+    // Each part was checked: this is for what only the parts together cannot do. A key may also be set in code.
+    let keyed = Overload::adaptive().key(Global);
+    if let Err(error) = settings.apply(keyed).build_setup() {
         reading.refuse(node.position, &error);
         return None;
     }
@@ -83,6 +88,19 @@ fn priority(
     let ((when, matcher), class) = (when?, class?);
     let name = class.name().to_owned();
     Some((PrioritySpec { when, class: name }, (matcher, class)))
+}
+
+/// Reads requests and the weight of their keys.
+fn weight(node: &LocatedValue, reading: &mut FileReading) -> Option<(WeightSpec, (Several, u32))> {
+    let mut fields = Fields::of(node, "write `{ when: {..}, weight: 4 }`", reading)?;
+    let remedy = "add the requests that have the weight";
+    let when = fields.require("when", remedy, requests::request);
+    let weight = fields.require("weight", "add their weight, such as `4`", whole);
+    fields.finish();
+    let ((when, matcher), weight) = (when?, weight?);
+    // What is too large is refused with the other settings.
+    let bounded = u32::try_from(weight).unwrap_or(u32::MAX);
+    Some((WeightSpec { when, weight }, (matcher, bounded)))
 }
 
 /// Reads a header, and the requests whose header counts.
@@ -131,6 +149,9 @@ impl OverloadSettings {
         }
         for (matcher, priority) in &self.priorities {
             builder = builder.priority_when(matcher.clone(), *priority);
+        }
+        for (matcher, weight) in &self.weights {
+            builder = builder.weight_when(matcher.clone(), *weight);
         }
         for matcher in &self.skip {
             builder = builder.skip(matcher.clone());

@@ -190,6 +190,10 @@ mappings! {
         #[serde(skip_serializing_if = "Vec::is_empty")]
         #[schemars(default, with = "OneOrMany<PrioritySpec>")]
         priority: Vec<PrioritySpec>,
+        /// Weights of keys, by the first entry that matches. Default: all are 1.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        #[schemars(default, with = "OneOrMany<WeightSpec>")]
+        weights: Vec<WeightSpec>,
         /// Requests that are neither counted nor shed.
         #[serde(skip_serializing_if = "Vec::is_empty")]
         #[schemars(default, with = "OneOrMany<RequestSpec>")]
@@ -206,6 +210,14 @@ mappings! {
         when: RequestSpec,
         /// Their class, such as `critical`.
         class: String,
+    }
+
+    /// The weight of the keys of requests that match.
+    pub struct WeightSpec {
+        /// The requests.
+        when: RequestSpec,
+        /// Their weight, 1 to 1,000.
+        weight: u64,
     }
 
     /// A header in which some clients state the class.

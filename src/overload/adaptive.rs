@@ -1,7 +1,10 @@
 //! The requests in flight, and the windows in which they are observed.
 
 use std::{
-    sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
@@ -30,8 +33,14 @@ pub(super) struct AdaptiveLimit {
     quick: AtomicU64,
     /// By lane: what the requests of some threads have counted in this window.
     counts: Box<[Line<Counts>]>,
+    is_overloaded: AtomicBool,
+    /// Whether the service has a queue that the times of responses do not show.
+    crowded: Option<Arc<IsCrowded>>,
     rolling: Mutex<Rolling>,
 }
+
+/// Returns whether a service is crowded.
+pub(super) type IsCrowded = dyn Fn() -> bool + Send + Sync;
 
 /// Requests of a window.
 struct Counts {
@@ -79,7 +88,7 @@ pub(super) enum Entry {
 
 impl AdaptiveLimit {
     /// Creates a limit whose requests are counted in so many lanes.
-    pub fn new(lanes: usize, now: Timestamp) -> Self {
+    pub fn new(lanes: usize, crowded: Option<Arc<IsCrowded>>, now: Timestamp) -> Self {
         let controller = Controller::new();
         let limit = Self {
             in_flight: Line(AtomicU32::new(0)),
@@ -89,6 +98,8 @@ impl AdaptiveLimit {
             counts_from: AtomicU64::new(0),
             quick: AtomicU64::new(0),
             counts: (0..lanes).map(|_| Line(Counts::none())).collect(),
+            is_overloaded: AtomicBool::new(false),
+            crowded,
             rolling: Mutex::new(Rolling {
                 controller,
                 started_at: now,
@@ -117,7 +128,7 @@ impl AdaptiveLimit {
     }
 
     pub fn is_overloaded(&self) -> bool {
-        self.rolling.lock().controller.is_overloaded()
+        self.is_overloaded.load(Relaxed)
     }
 
     /// Counts a request that came, and takes a place if `may` finds that this many others in flight leave one, or in shadow.
@@ -239,6 +250,7 @@ impl AdaptiveLimit {
             served: whole(|lane| &lane.served),
             lost: whole(|lane| &lane.lost),
             times,
+            is_crowded: self.crowded.as_ref().is_some_and(|crowded| crowded()),
         }
     }
 
@@ -248,6 +260,8 @@ impl AdaptiveLimit {
         let quick = micros(Duration::from_secs_f64(controller.quick()));
         self.cap.store(controller.cap(), Relaxed);
         self.margin.store(controller.margin(), Relaxed);
+        self.is_overloaded
+            .store(controller.is_overloaded(), Relaxed);
         self.quick.store(quick, Relaxed);
         let counts_from = now + Duration::from_secs_f64(uncounted);
         self.counts_from.store(counts_from.as_micros(), Relaxed);

@@ -22,7 +22,7 @@ use crate::{
 use crate::limiter::{RateLimiter, Replaceable};
 
 use super::{
-    adaptive::AdaptiveLimit,
+    adaptive::{AdaptiveLimit, IsCrowded},
     classes::Classes,
     lag::ExecutorLag,
     overload::{Core, Overload},
@@ -41,6 +41,7 @@ impl Overload {
             format: Arc::new(RejectionFormat::json()),
             max_retry_after: Duration::from_secs(10),
             header: None,
+            crowded: None,
             clock: Clock::system(),
             #[cfg(feature = "reload")]
             limiter: None,
@@ -59,6 +60,7 @@ pub struct OverloadBuilder {
     max_retry_after: Duration,
     /// Its name, until it is checked.
     header: Option<(String, Arc<dyn Matcher>)>,
+    crowded: Option<Arc<IsCrowded>>,
     clock: Clock,
     /// That of rules in Redis.
     #[cfg(feature = "reload")]
@@ -142,12 +144,70 @@ impl OverloadBuilder {
         self
     }
 
+    /// Gives the [key](Self::key) of requests that match a weight: within its class it gets so many times as much as others. The
+    /// first that matches decides. A path that may or may not match takes the lower weight of both.
+    ///
+    /// Default: none. `build()` fails for 0 and above 1,000, and without a key.
+    pub fn weight_when(mut self, matcher: impl IntoMatcher, weight: u32) -> Self {
+        let matcher = Arc::new(matcher.into_matcher());
+        self.rules.weights.push((matcher, weight));
+        self
+    }
+
+    /// Finds the weight of keys that no [`weight_when`](Self::weight_when) matches, for example by the caller's plan.
+    ///
+    /// Default: none, and all weigh 1. It runs for each request, so it should neither allocate nor block. 0 is taken for 1, and more
+    /// than 1,000 for 1,000.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate::{Key, extract::Header, overload::Overload};
+    ///
+    /// let paying = [Key::new("acme")];
+    /// let overload = Overload::adaptive()
+    ///     .key(Header::new("x-tenant"))
+    ///     .weight_by(move |_, key| if paying.contains(key) { 4 } else { 1 })
+    ///     .build()?;
+    /// # Ok::<(), tollgate::Error>(())
+    /// ```
+    pub fn weight_by(
+        mut self,
+        find: impl Fn(&RequestHead<'_>, &Key) -> u32 + Send + Sync + 'static,
+    ) -> Self {
+        self.rules.weight_by = Some(Arc::new(find));
+        self
+    }
+
     /// Leaves requests that match alone: they are neither counted nor shed. For health checks, and for requests that wait on purpose,
     /// such as long polls.
     ///
     /// Default: none. If called repeatedly, one exact match is enough.
     pub fn skip(mut self, matcher: impl IntoMatcher) -> Self {
         self.rules.skip.push(Arc::new(matcher.into_matcher()));
+        self
+    }
+
+    /// Adds a sign that the service is full which the times of its responses show late or not at all: callers that wait for a
+    /// connection of a pool, the length of a queue, the memory in use.
+    ///
+    /// Default: none. It is asked at the end of each window, 1 to 10 times a second. While it is true, the limit falls by a sixth a
+    /// window, also if no response is slow. It must not block. If called repeatedly, the last one decides.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::sync::{Arc, atomic::{AtomicUsize, Ordering}};
+    /// use tollgate::overload::Overload;
+    ///
+    /// let waiting = Arc::new(AtomicUsize::new(0)); // or `pool.status().waiting`
+    /// let overload = Overload::adaptive()
+    ///     .crowded_when(move || waiting.load(Ordering::Relaxed) > 10)
+    ///     .build()?;
+    /// # Ok::<(), tollgate::Error>(())
+    /// ```
+    pub fn crowded_when(mut self, crowded: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        self.crowded = Some(Arc::new(crowded));
         self
     }
 
@@ -212,8 +272,9 @@ impl OverloadBuilder {
     /// [`priority_when`](Self::priority_when) that is not among them; for a key in the body; for an impossible header or wait; and what
     /// extractors and matchers refuse.
     pub fn build(self) -> Result<Overload, Error> {
-        let clock = self.clock.clone();
-        Ok(Self::over(Current::Fixed(self.build_setup()?), clock))
+        let (clock, crowded) = (self.clock.clone(), self.crowded.clone());
+        let setup = Current::Fixed(self.build_setup()?);
+        Ok(Self::over(setup, crowded, clock))
     }
 
     /// Builds a limit whose settings can be replaced.
@@ -223,10 +284,11 @@ impl OverloadBuilder {
     /// As [`build`](Self::build).
     #[cfg(feature = "reload")]
     pub(crate) fn build_replaceable(self) -> Result<(Overload, Arc<Replaceable<Setup>>), Error> {
-        let (clock, limiter) = (self.clock.clone(), self.limiter.clone());
+        let (clock, crowded) = (self.clock.clone(), self.crowded.clone());
+        let limiter = self.limiter.clone();
         let replaceable = Arc::new(Replaceable::new(self.build_setup()?, limiter));
         let current = Current::Replaceable(Arc::clone(&replaceable));
-        Ok((Self::over(current, clock), replaceable))
+        Ok((Self::over(current, crowded, clock), replaceable))
     }
 
     /// Builds the settings that follow others.
@@ -241,11 +303,11 @@ impl OverloadBuilder {
         Ok(setup)
     }
 
-    fn over(setup: Current, clock: Clock) -> Overload {
+    fn over(setup: Current, crowded: Option<Arc<IsCrowded>>, clock: Clock) -> Overload {
         let (lanes, now) = (lanes(MOST_LANES), clock.now());
         let core = Core {
             setup,
-            limit: AdaptiveLimit::new(lanes, now),
+            limit: AdaptiveLimit::new(lanes, crowded, now),
             shares: Shares::new(lanes, now),
             lag: ExecutorLag::default(),
             clock,

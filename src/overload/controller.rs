@@ -44,6 +44,8 @@ pub(super) struct Window {
     pub lost: f64,
     /// Times of the responses of the whole window.
     pub times: Times,
+    /// Whether the service states at its end that it is crowded.
+    pub is_crowded: bool,
 }
 
 /// Decides how many requests may be in flight, window by window.
@@ -235,8 +237,9 @@ impl Controller {
             .fewest
             .is_some_and(|fewest| fewest >= self.limit * 0.9);
         let answered = window.lost + window.served;
-        if window.lost > window.served && answered >= f64::from(FEW) {
-            // The limit is so high that clients leave before it is reached.
+        let is_lost = window.lost > window.served && answered >= f64::from(FEW);
+        if is_lost || window.is_crowded {
+            // The limit is so high that clients leave, or the service is full, before it is reached.
             self.limit = self.limit.min(window.in_flight) / FAST;
             self.begin_overload();
         } else if is_full && is_crowded {
@@ -265,6 +268,10 @@ impl Controller {
         if window.lost > window.served {
             // More clients give up than are served, whatever the rest shows.
             self.limit /= FAST;
+            (self.climbs, self.roomy) = (0, 0);
+            self.swing = Swing::default();
+        } else if window.is_crowded {
+            self.limit /= STEP;
             (self.climbs, self.roomy) = (0, 0);
             self.swing = Swing::default();
         } else if is_stalled {

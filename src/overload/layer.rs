@@ -90,7 +90,9 @@ impl Lane {
         let place = match setup.mode.get().is_off() || setup.rules.skips(&head) {
             true => None,
             false => {
-                let place = self.enter(setup, class, key.as_ref());
+                let key = key.as_ref();
+                let weighed = key.map(|key| (key, setup.rules.weight(&head, key)));
+                let place = self.enter(setup, class, weighed);
                 Some(place.map_err(|shed| setup.rejection(shed))?)
             }
         };

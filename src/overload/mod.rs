@@ -78,7 +78,8 @@
 //! | has 503, gRPC's `UNAVAILABLE` or an error, or its client hangs up | as lost, if it took longer than the quickest fifth of responses |
 //! | was rejected by a limit inside | not at all |
 //!
-//! If more are lost than served, the limit falls by a third.
+//! If more are lost than served, the limit falls by a third. While a [sign of yours](OverloadBuilder::crowded_when) shows that the
+//! service is crowded, it falls by a sixth each window.
 //!
 //! # Handlers that never wait
 //!
@@ -92,7 +93,7 @@
 //!   below 100, 2.5 times its square root. So [`Priority::Critical`] is served as long as it alone fits.
 //! - **By key, within a class.** A key gets a place while it has fewer than 16 times the free ones in this class. A key that tries more often than
 //!   the fair rate of its class is filtered before that, so nine requests in ten from one tenant do not take the places of the
-//!   others. Keys are counted by their hash in 64 KiB of counters, however many there are.
+//!   others. A key with a [weight](OverloadBuilder::weight_by) gets so many times as much. Keys are counted by their hash in 64 KiB of counters, however many there are.
 //!
 //! There is no queue: a request that waits is served too late for somebody. The client's own retry is the queue.
 //!

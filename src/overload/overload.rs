@@ -82,7 +82,11 @@ impl Overload {
     pub fn enter(&self, priority: Priority, key: Option<&Key>) -> Result<InFlight, Shed> {
         let lane = self.lane();
         let setup = lane.core.setup.load();
-        lane.enter(&setup, setup.classes.place(priority), key)
+        lane.enter(
+            &setup,
+            setup.classes.place(priority),
+            key.map(|key| (key, 1)),
+        )
     }
 
     /// Returns how many requests may be in flight now; those of higher classes may be more.
@@ -145,7 +149,7 @@ impl Lane {
         self: &Arc<Self>,
         setup: &Setup,
         class: usize,
-        key: Option<&Key>,
+        key: Option<(&Key, u32)>,
     ) -> Result<InFlight, Shed> {
         let (core, lane) = (&*self.core, self.number);
         let now = core.clock.now();
@@ -159,7 +163,7 @@ impl Lane {
         if mode.is_off() {
             return Ok(place(None, true));
         }
-        let key = key.map(|key| KeyHash::of(key, class));
+        let key = key.map(|(key, weight)| (KeyHash::of(key, class), weight));
         let cap = core.limit.cap();
         let passes = key.is_none_or(|key| {
             let half_is_free = core.limit.in_flight() < cap / 2;
@@ -169,7 +173,10 @@ impl Lane {
         let is_shadow = mode.mode() == RuleMode::Shadow;
         let entry = core.limit.enter(lane, now, is_shadow, |others| {
             let free = ceiling.saturating_sub(others);
-            passes && free > 0 && key.is_none_or(|key| core.shares.held(key) < SHARE * free)
+            let may = |(key, weight): (KeyHash, u32)| {
+                core.shares.held(key) < free.saturating_mul(SHARE * weight)
+            };
+            passes && free > 0 && key.is_none_or(may)
         });
         if entry != Entry::Fits {
             if passes && key.is_some() {
@@ -184,6 +191,7 @@ impl Lane {
         } else {
             setup.metrics.count(class, OverloadOutcome::Served);
         }
+        let key = key.map(|(key, _)| key);
         if let Some(key) = key {
             core.shares.take(key);
         }

@@ -1,6 +1,6 @@
 //! The class and the key of a request, and which requests are not counted at all.
 
-use std::sync::Arc;
+use std::{ops::RangeInclusive, sync::Arc};
 
 use http::HeaderName;
 
@@ -23,6 +23,8 @@ pub(super) struct RequestRules {
     pub header: Option<TrustedHeader>,
     pub when: Vec<(Arc<dyn Matcher>, Priority)>,
     pub by: Option<Arc<FindPriority>>,
+    pub weights: Vec<(Arc<dyn Matcher>, u32)>,
+    pub weight_by: Option<Arc<FindWeight>>,
 }
 
 /// A header in which some clients state the class.
@@ -36,6 +38,9 @@ pub(super) struct TrustedHeader {
 /// Returns the class of a request.
 pub(super) type FindPriority =
     dyn Fn(&RequestHead<'_>, Option<&Key>) -> Priority + Send + Sync + 'static;
+
+/// Returns the weight of a key.
+pub(super) type FindWeight = dyn Fn(&RequestHead<'_>, &Key) -> u32 + Send + Sync + 'static;
 
 impl RequestRules {
     /// Checks the settings.
@@ -52,8 +57,23 @@ impl RequestRules {
         }
         let header = self.header.iter().map(|header| &header.from);
         let when = self.when.iter().map(|(matcher, _)| matcher);
-        for matcher in self.skip.iter().chain(header).chain(when) {
+        let weights = self.weights.iter().map(|(matcher, _)| matcher);
+        for matcher in self.skip.iter().chain(header).chain(when).chain(weights) {
             matcher.validate()?;
+        }
+        let has_weights = !self.weights.is_empty() || self.weight_by.is_some();
+        if has_weights && self.key.is_none() {
+            return invalid(
+                "weights without a key: set whose requests have them with `key`".into(),
+            );
+        }
+        for (_, weight) in &self.weights {
+            if !WEIGHTS.contains(weight) {
+                return invalid(format!(
+                    "a weight of {weight}: set 1 to {}, for example 4",
+                    WEIGHTS.end()
+                ));
+            }
         }
         for (_, priority) in &self.when {
             if !classes.contains(priority) {
@@ -102,6 +122,23 @@ impl RequestRules {
         lowest.max(classes.place(found.unwrap_or_default()))
     }
 
+    /// Returns how many times as much as others a key gets.
+    ///
+    /// The first that applies decides. A path that may or may not match takes the lower of both weights.
+    #[inline]
+    pub fn weight(&self, head: &RequestHead<'_>, key: &Key) -> u32 {
+        let mut most = *WEIGHTS.end();
+        for (matcher, weight) in &self.weights {
+            match matcher.matches(head) {
+                Match::Miss => {}
+                Match::Ambiguous => most = most.min(*weight),
+                Match::Exact => return most.min(*weight),
+            }
+        }
+        let found = self.weight_by.as_ref().map_or(1, |by| by(head, key));
+        found.max(*WEIGHTS.start()).min(most)
+    }
+
     /// Returns the class in the trusted header, if it has one of them exactly once.
     fn stated(&self, head: &RequestHead<'_>, classes: &Classes) -> Option<usize> {
         let header = self.header.as_ref()?;
@@ -117,3 +154,5 @@ impl RequestRules {
         (header.from.matches(head) == Match::Exact).then_some(class)
     }
 }
+
+const WEIGHTS: RangeInclusive<u32> = 1..=1_000;

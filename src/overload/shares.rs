@@ -6,6 +6,8 @@
 //!   in core-stateless fair queueing (Stoica, Shenker and Zhang, 1998). So a key that sends nine of ten requests does not find each
 //!   place first. The fair rate falls while more than a fifth of those that pass find no place.
 //!
+//! A key that has a weight may have and try so many times as much.
+//!
 //! Keys are counted in two rows of cells by their hash, and the smaller count is taken: a fixed 64 KiB, and no key is remembered. A
 //! key that shares a cell with a busy one in both rows is taken for as busy.
 
@@ -40,7 +42,7 @@ pub(super) struct Shares {
 
 type Cells<T> = [[T; CELLS]; 2];
 
-/// The rate of attempts up to which all of a key's requests pass.
+/// The rate of attempts up to which all of a key's requests pass, for a weight of 1.
 struct FairRate {
     /// Attempts a second, as the bits of a float.
     rate: AtomicU64,
@@ -81,16 +83,16 @@ impl Shares {
         }
     }
 
-    /// Counts an attempt, and returns whether it passes the filter by rate.
+    /// Counts an attempt, and returns whether it passes the filter by rate. A key of twice the weight may try twice as often.
     pub fn passes(
         &self,
         (lane, class): (usize, usize),
-        key: KeyHash,
+        (key, weight): (KeyHash, u32),
         now: Timestamp,
         half_is_free: bool,
     ) -> bool {
         self.turn(now, half_is_free);
-        let rate = self.note_attempt(key, now);
+        let rate = self.note_attempt(key, now) / f64::from(weight);
         let fair = &self.classes[class];
         // Read first: it rarely rises, and a write takes longer.
         if rate.to_bits() > fair.highest.load(Relaxed) {
@@ -255,3 +257,38 @@ const ADAPTED: Duration = Duration::from_millis(100);
 const TOO_FULL: f64 = 0.2;
 /// No limit.
 const HIGHEST: f64 = 1e9;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Two keys try 1,000 times a second each, and 100 places a second become free.
+    #[test]
+    fn key_of_three_times_the_weight_passes_three_times_as_often() {
+        let mut now = Timestamp::from_micros(1_700_000_000_000_000);
+        let shares = Shares::new(1, now);
+        let keys = [("free", 1), ("partner", 3)];
+        let keys = keys.map(|(key, weight)| (KeyHash::of(&Key::new(key), 0), weight));
+        let (mut served, mut places) = ([0_u32; 2], 0.0);
+        for milli in 0..60_000 {
+            now = now + Duration::from_millis(1);
+            places = f64::min(places + 0.1, 5.0);
+            // Each comes first as often as the other.
+            for turn in 0..2 {
+                let who = (milli + turn) % 2;
+                if !shares.passes((0, 0), keys[who], now, false) {
+                    continue;
+                }
+                if places < 1.0 {
+                    shares.note_full((0, 0));
+                } else {
+                    places -= 1.0;
+                    served[who] += 1;
+                }
+            }
+        }
+        let [free, partner] = served.map(f64::from);
+        assert!(free + partner > 5_000.0, "{served:?}");
+        assert!((2.5..3.5).contains(&(partner / free)), "{served:?}");
+    }
+}

@@ -346,6 +346,7 @@ overload:
   key: { api_key: bearer }
   priority_header: { name: x-priority, from: { peer: 10.0.0.0/8 } }
   priority: [{ when: { path: /pay }, class: paid }, { when: { path: /refund }, class: critical }]
+  weights: { when: { path: /partner }, weight: 4 }
   skip: { path: /health }
   max_retry_after: 1m
   mode: shadow

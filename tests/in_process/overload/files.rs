@@ -4,12 +4,16 @@ use axum::{Router, body::Body, routing::get};
 use http::{Request, StatusCode};
 use tollgate::{
     config::{Format, RuleSet},
+    extract::Global,
     overload::{Overload, Priority},
     rules::RuleMode,
 };
 use tower::ServiceExt;
 
-use super::places::{built, fill, stopped};
+use super::{
+    layer::weight_of,
+    places::{built, fill, stopped},
+};
 
 const FILE: &str = "
 overload:
@@ -70,6 +74,23 @@ async fn file_has_classes_and_who_is_skipped() {
     let _places = fill(&overload, Priority::Critical);
     assert_eq!(ask(&app, "/pay").await.0, StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(class(&app, "/health").await, "normal");
+}
+
+#[test]
+fn file_has_weights_of_keys() {
+    let set = parsed(
+        "
+overload:
+  classes: [normal]
+  weights:
+    - { when: { path: /partner/* }, weight: 3 }
+    - { when: { path: /guest/* }, weight: 2 }
+",
+    );
+    // The key is from code.
+    let overload = built(stopped().0.key(Global).rules(set));
+    assert_eq!(weight_of(&overload, "/partner/7"), 3);
+    assert_eq!(weight_of(&overload, "/"), 1);
 }
 
 #[tokio::test]

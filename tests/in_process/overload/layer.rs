@@ -199,6 +199,18 @@ fn settings_that_cannot_work_are_refused() {
             "critical twice",
         ),
         (
+            Overload::adaptive().key(Global).weight_when("/", 0),
+            "a weight of 0: set 1 to 1000",
+        ),
+        (
+            Overload::adaptive().key(Global).weight_when("/", 1_001),
+            "a weight of 1001",
+        ),
+        (
+            Overload::adaptive().weight_by(|_, _| 4),
+            "weights without a key",
+        ),
+        (
             Overload::adaptive().priority_header("x priority", "/"),
             "is not the name of a header",
         ),
@@ -423,6 +435,47 @@ async fn requests_without_a_key_share_one() {
     assert_eq!(overload.in_flight(), (limit * 16).div_ceil(17) + 1);
     drop((futures, named));
     assert_eq!(overload.in_flight(), 0);
+}
+
+#[tokio::test]
+async fn key_of_a_weight_gets_so_many_times_as_many_places() {
+    let builder = stopped().0.classes([Priority::Normal]);
+    let overload = built(
+        builder
+            .key(Header::new("x-tenant"))
+            .weight_when("/partner", 4)
+            .weight_when(PathPattern::prefix("/"), 2)
+            .weight_when("/never", 100),
+    );
+    let by_plan = stopped().0.classes([Priority::Normal]).key(Global);
+    let by_plan = built(by_plan.weight_by(|head, _| match head.uri.path() {
+        "/partner" => 4,
+        _ => 0,
+    }));
+    for (overload, path, weight) in [
+        (&overload, "/partner", 4),
+        (&overload, "/", 2),
+        (&by_plan, "/partner", 4),
+        (&by_plan, "/", 1),
+    ] {
+        assert_eq!(weight_of(overload, path), weight, "{path}");
+    }
+}
+
+/// Returns the weight of a path, by the places that its only key gets. A weight must not be so large that the key gets all.
+pub(super) fn weight_of(overload: &Overload, path: &str) -> u32 {
+    let service = overload.layer(service_fn(|_: Request<Body>| {
+        pending::<Result<Response<Body>, Infallible>>()
+    }));
+    let (mut futures, limit) = (Vec::new(), overload.limit());
+    for _ in 0..2 * limit {
+        let mut future = Box::pin(service.clone().oneshot(request(path)));
+        let _ = poll(future.as_mut());
+        futures.push(future);
+    }
+    let places = |weight: u32| (limit * 16 * weight).div_ceil(16 * weight + 1);
+    let fits = |weight: &u32| places(*weight) == overload.in_flight();
+    (1..5).find(fits).expect("a small weight")
 }
 
 // === Giving way ===

@@ -1,5 +1,10 @@
 //! When requests are shed, and whose: the limit in simulated services.
 
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
 use tollgate::{
     clock::{Clock, Timestamp},
     overload::Overload,
@@ -82,6 +87,27 @@ fn slow_requests_do_not_keep_all_places() {
     });
     println!("{:.2}, {:?}", outcome.share, outcome.limits);
     assert!(outcome.share > 0.5, "{}", outcome.share);
+}
+
+#[test]
+fn sign_of_the_user_keeps_the_queue_short() {
+    let setup = Setup::new(Service::Pool, 3.0);
+    let clock = Clock::manual(Timestamp::from_micros(START));
+    let waiting = Arc::new(AtomicUsize::new(0));
+    let shown = Arc::clone(&waiting);
+    let overload = Overload::adaptive()
+        .crowded_when(move || shown.load(Ordering::Relaxed) > 2)
+        .clock(clock.clone())
+        .build()
+        .expect("usable settings");
+    let outcome = setup.run_shown(Some((overload, clock)), waiting);
+    let without = with_limit(setup);
+    println!(
+        "{:.2}, p99 {:?}; without: {:.2}, p99 {:?}; {:?}",
+        outcome.share, outcome.p99, without.share, without.p99, outcome.limits
+    );
+    assert!(outcome.share > 0.85, "{}", outcome.share);
+    assert!(outcome.p99 < without.p99 * 3 / 4, "{:?}", outcome.p99);
 }
 
 #[test]

@@ -6,6 +6,10 @@
 use std::{
     cmp::Reverse,
     collections::{BinaryHeap, VecDeque},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
@@ -103,7 +107,18 @@ impl Setup {
     }
 
     pub fn run(self, overload: Option<(Overload, Clock)>) -> Outcome {
-        Simulation::new(self, overload).run()
+        self.run_shown(overload, Arc::default())
+    }
+
+    /// Runs it, and shows meanwhile how many requests wait for a connection.
+    pub fn run_shown(
+        self,
+        overload: Option<(Overload, Clock)>,
+        waiting: Arc<AtomicUsize>,
+    ) -> Outcome {
+        let mut simulation = Simulation::new(self, overload);
+        simulation.shown = waiting;
+        simulation.run()
     }
 }
 
@@ -136,6 +151,8 @@ struct Simulation {
     idle: usize,
     free_connections: usize,
     waiting: VecDeque<usize>,
+    /// How many wait.
+    shown: Arc<AtomicUsize>,
     downstream: usize,
     lags_until: f64,
     requests: Vec<Request>,
@@ -203,6 +220,7 @@ impl Simulation {
             idle: WORKERS,
             free_connections: CONNECTIONS,
             waiting: VecDeque::new(),
+            shown: Arc::default(),
             downstream: 0,
             lags_until: 0.0,
             requests: Vec::new(),
@@ -226,6 +244,7 @@ impl Simulation {
                 clock.set(Timestamp::from_micros(START + nanos / 1_000));
             }
             self.happens(event);
+            self.shown.store(self.waiting.len(), Ordering::Relaxed);
         }
         self.outcome()
     }

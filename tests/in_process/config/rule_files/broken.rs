@@ -2397,6 +2397,19 @@ pub(crate) const BROKEN: &[(Format, &str, &[&str])] = &[
     ),
     (
         Yaml,
+        "overload: { weights: [{ when: { path: / }, weight: 0 }] }\n",
+        &["1:11: a weight of 0: set 1 to 1000, for example 4"],
+    ),
+    (
+        Yaml,
+        "overload: { weights: { when: { path: /a }, weigth: 4 } }\n",
+        &[
+            "1:22: `weight` is missing: add their weight, such as `4`",
+            "1:44: unknown field `weigth`: write `weight`",
+        ],
+    ),
+    (
+        Yaml,
         "overload: { max_retry_after: 100ms }\n",
         &["1:11: max_retry_after of 100ms: set 1 s to 24 h, for example 10 s"],
     ),
