@@ -119,6 +119,28 @@ pub(super) async fn set_mode(
     Ok(done())
 }
 
+/// Changes the mode of the overload limit.
+pub(super) async fn set_overload_mode(
+    State(shared): State<Arc<SharedDashboard>>,
+    Extension(access): Extension<Access>,
+    request: Request<Body>,
+) -> Result {
+    let OverloadModeRequest { mode } = read_json(request).await?;
+    let Some(overload) = &shared.overload else {
+        return Err(ApiError::not_found(
+            "this dashboard shows no overload limit: build it with overload(..)",
+        ));
+    };
+    overload.set_mode(mode);
+    event!(
+        INFO,
+        "dashboard: mode of the overload limit changed",
+        mode = mode.name(),
+        operator = access.operator_name().unwrap_or("unknown"),
+    );
+    Ok(done())
+}
+
 /// Changes the percentage of keys for which a rule denies requests.
 pub(super) async fn set_rollout(
     State(shared): State<Arc<SharedDashboard>>,
@@ -161,6 +183,13 @@ pub(super) fn done() -> Response {
 struct ModeRequest {
     #[serde(default)]
     policy: Option<String>,
+    #[serde(with = "ModeName")]
+    mode: RuleMode,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct OverloadModeRequest {
     #[serde(with = "ModeName")]
     mode: RuleMode,
 }

@@ -11,6 +11,7 @@ use crate::{
     key::HashSecret,
     limiter::RateLimiter,
     middleware::layer::RateLimitLayer,
+    overload::Overload,
 };
 
 #[cfg(feature = "reload")]
@@ -85,6 +86,7 @@ pub struct DashboardBuilder {
     /// `None` for the address.
     client_key: Option<Box<dyn KeyExtractor>>,
     hash_secret: Option<HashSecret>,
+    overload: Option<Overload>,
     #[cfg(feature = "reload")]
     rules: Option<RulesHandle>,
     max_clients: usize,
@@ -103,6 +105,7 @@ impl DashboardBuilder {
             allowed_hosts: None,
             client_key: None,
             hash_secret: None,
+            overload: None,
             #[cfg(feature = "reload")]
             rules: None,
             max_clients: 16,
@@ -188,6 +191,14 @@ impl DashboardBuilder {
         self
     }
 
+    /// Shows the requests in flight and those that were shed, and lets operators change the mode of the limit.
+    ///
+    /// Default: none.
+    pub fn overload(mut self, overload: &Overload) -> Self {
+        self.overload = Some(overload.clone());
+        self
+    }
+
     /// Shows the versions of the rules, and lets operators replace them: the handle of the layer's
     /// [`build_reloading`](crate::builder::RateLimitLayerBuilder::build_reloading).
     ///
@@ -239,6 +250,7 @@ impl DashboardBuilder {
             self.watched,
             self.title.into(),
             self.hash_secret,
+            self.overload,
             #[cfg(feature = "reload")]
             self.rules,
             self.clock,

@@ -1,7 +1,7 @@
 //! A web page and an API for operators: live decisions, keys, and kill switches. Needs the feature `dashboard`.
 //!
 //! [`Dashboard`] shows one limiter: decisions by policy and tier over time, the latency and the outages of Redis, the keys
-//! that are denied most often, the versions of the rules, and the state of a key that an operator looks for. Operators with
+//! that are denied most often, the [overload](crate::overload) of this process, the versions of the rules, and the state of a key that an operator looks for. Operators with
 //! write access change modes, rollouts and rules, and block, unblock, refund and reset keys. All parts of the page are in the
 //! program; it loads nothing from elsewhere.
 //!
@@ -124,6 +124,7 @@
 //! | `POST /api/key/refund` | write | `key`, `form`, `policy`, `units` | 204; `units`, or as many as were used, are [refunded](crate::RateLimiter::refund) under this policy |
 //! | `POST /api/key/reset` | write | `key`, `form`, `policy` | 204; the key has its full quota again, and its ban has ended; without `policy`, under all |
 //! | `POST /api/mode` | write | `mode`, `policy` | 204; `off`, `shadow` or `enforce`; of the layer without a policy |
+//! | `POST /api/overload/mode` | write | `mode` | 204; `off`, `shadow` or `enforce`; of the [overload limit](DashboardBuilder::overload) |
 //! | `POST /api/rollout` | write | `policy`, `percent` | 204; the percentage of keys for which the rule denies requests |
 //!
 //! With the feature `reload`, and the [handle](DashboardBuilder::rules) of the rules:

@@ -58,7 +58,7 @@ macro_rules! modules {
 /// The modules by their names. They import each other by links that are relative to their own path.
 const MODULES: &[(&str, &str)] = modules! {
     "api.mjs" "app.mjs" "blocks.mjs" "chart.mjs" "diff.mjs" "elements.mjs" "geometry.mjs" "history.mjs" "keys.mjs"
-    "lists.mjs" "live.mjs" "notices.mjs" "numbers.mjs" "page.mjs" "policies.mjs" "rules.mjs" "session.mjs"
+    "lists.mjs" "live.mjs" "notices.mjs" "numbers.mjs" "overload.mjs" "page.mjs" "policies.mjs" "rules.mjs" "session.mjs"
     "status.mjs" "table.mjs" "text.mjs" "theme.mjs" "top_keys.mjs"
 };
 

@@ -39,6 +39,7 @@ pub(super) fn routes(shared: Arc<SharedDashboard>, guard: Arc<ApiGuard>) -> Rout
         .route("/api/key/reset", post(keys::reset))
         .route("/api/key/unblock", post(keys::unblock))
         .route("/api/mode", post(api::set_mode))
+        .route("/api/overload/mode", post(api::set_overload_mode))
         .route("/api/rollout", post(api::set_rollout));
     #[cfg(feature = "reload")]
     let writes = writes

@@ -7,6 +7,7 @@ use tokio::sync::watch;
 use crate::{
     clock::Clock,
     key::HashSecret,
+    overload::Overload,
     store::{CallLatency, Stats},
     task::{Mutex, SingleTask},
 };
@@ -22,6 +23,7 @@ pub(super) struct SharedDashboard {
     pub watched: Watched,
     pub title: Box<str>,
     pub hash_secret: Option<HashSecret>,
+    pub overload: Option<Overload>,
     #[cfg(feature = "reload")]
     pub rules: Option<RulesHandle>,
     pub history: Mutex<DecisionHistory>,
@@ -39,6 +41,7 @@ impl SharedDashboard {
         watched: Watched,
         title: Box<str>,
         hash_secret: Option<HashSecret>,
+        overload: Option<Overload>,
         #[cfg(feature = "reload")] rules: Option<RulesHandle>,
         clock: Clock,
         max_clients: usize,
@@ -52,6 +55,7 @@ impl SharedDashboard {
             watched,
             title,
             hash_secret,
+            overload,
             #[cfg(feature = "reload")]
             rules,
             history: Mutex::new(history),

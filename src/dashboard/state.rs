@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use crate::{
     decision::PolicyName,
     diagnosis::Warning,
+    overload::Overload,
     policy::{Consistency, OnOutage, Policy},
     rules::{ModeSetting, Rule, RuleMode},
     store::{Health, Outage, ServerStats, Stats},
@@ -50,6 +51,8 @@ pub(super) fn state(shared: &SharedDashboard, stats: &Stats, health: &Health) ->
         // Null if no policy is leased.
         "leased_keys": stats.leased_keys(),
         "leased_units": stats.leased_units(),
+        // Null if the dashboard shows none.
+        "overload": shared.overload.as_ref().map(overload_state),
         "held_slots": watched.limiter().held_slots(),
         // That of the latest slot of each track of the history.
         "latency": history.tracks().each_ref().map(Track::latest_latency),
@@ -135,6 +138,19 @@ fn outage_state(outage: &Outage) -> Value {
         "cause": outage.cause().to_string(),
         "server": outage.server(),
         "stuck_slots": outage.stuck_slots(),
+    })
+}
+
+fn overload_state(overload: &Overload) -> Value {
+    let classes = overload.shed().into_iter();
+    let classes = classes.map(|(class, shed)| json!({ "name": class.name(), "shed": shed }));
+    json!({
+        "mode": overload.mode().name(),
+        "is_overloaded": overload.is_overloaded(),
+        "limit": overload.limit(),
+        "in_flight": overload.in_flight(),
+        // Those that are shed last first. In shadow, `shed` counts those that would have been.
+        "classes": classes.collect::<Vec<_>>(),
     })
 }
 

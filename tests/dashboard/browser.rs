@@ -293,6 +293,7 @@ async fn page_can_be_used_by_keyboard_and_screen_reader_and_read_on_a_phone() {
             serde_json::json!([
                 "login-error",
                 "policies-message",
+                "overload-message",
                 "key-message",
                 "blocks-message",
                 "rules-message",
@@ -306,7 +307,7 @@ async fn page_can_be_used_by_keyboard_and_screen_reader_and_read_on_a_phone() {
         page.open(&site.url);
         page.until("connection.dataset.state === 'live' && policies.rows.length === 2");
         let mut visited = Vec::new();
-        for _ in 0..10 {
+        for _ in 0..11 {
             page.press("Tab");
             let focus = "document.activeElement.id || document.activeElement.className || \
                 document.activeElement.getAttribute('aria-label') || document.activeElement.localName";
@@ -322,6 +323,7 @@ async fn page_can_be_used_by_keyboard_and_screen_reader_and_read_on_a_phone() {
             "layer-mode",
             "Mode of api",
             "Percent of keys for which api is enforced",
+            "overload-mode",
             "key",
         ];
         assert_eq!(visited, expected);

@@ -17,6 +17,7 @@ mod mounting;
 mod numbers;
 mod operations;
 mod outages;
+mod overload;
 mod page;
 mod pictures;
 mod rule_editor;
@@ -34,6 +35,7 @@ use tollgate::{
     Key, Policy, Quota, RateLimitLayer,
     dashboard::{Dashboard, DashboardBuilder},
     extract::Header,
+    overload::Overload,
     policy::Penalty,
 };
 use tower::{Layer, ServiceExt, service_fn};
@@ -42,7 +44,7 @@ const READ: &str = "read-0123456789abcdef";
 const WRITE: &str = "write-0123456789abcdef";
 
 /// Every path of the API behind the guard, with its method, a valid body, and whether it needs write access.
-const API: [(Method, &str, &str, bool); 12] = [
+const API: [(Method, &str, &str, bool); 13] = [
     (Method::GET, "/api/state", "", false),
     (Method::GET, "/api/history", "", false),
     (Method::GET, "/api/live", "", false),
@@ -64,6 +66,12 @@ const API: [(Method, &str, &str, bool); 12] = [
     (Method::POST, "/api/key/reset", r#"{"key":"ada"}"#, true),
     (Method::POST, "/api/key/unblock", r#"{"key":"bob"}"#, true),
     (Method::POST, "/api/mode", r#"{"mode":"off"}"#, true),
+    (
+        Method::POST,
+        "/api/overload/mode",
+        r#"{"mode":"off"}"#,
+        true,
+    ),
     (
         Method::POST,
         "/api/rollout",
@@ -89,6 +97,8 @@ fn banning_layer() -> RateLimitLayer {
 }
 
 fn guarded(builder: DashboardBuilder) -> Dashboard {
+    let overload = Overload::adaptive().build().expect("usable settings");
+    let builder = builder.overload(&overload);
     let dashboard = builder.token(READ).write_token(WRITE).build();
     dashboard.expect("a dashboard")
 }

@@ -2,6 +2,7 @@
 
 import { $, setText } from './elements.mjs';
 import { renderDecisions, renderFigures, renderStore, renderTiers } from './numbers.mjs';
+import { renderOverload } from './overload.mjs';
 import { page, when } from './page.mjs';
 import { renderPolicies } from './policies.mjs';
 import { start } from './session.mjs';
@@ -16,6 +17,7 @@ function render() {
   renderFigures();
   renderDecisions();
   renderPolicies();
+  renderOverload();
   renderTiers();
   renderStore();
 }

@@ -49,7 +49,7 @@ export async function change(panel, send, done) {
   }
   report(panel, done);
   const latest = await read('state').catch(() => null);
-  if (latest && page.state) Object.assign(page.state, { mode: latest.mode, policies: latest.policies });
+  if (latest && page.state) Object.assign(page.state, { mode: latest.mode, overload: latest.overload, policies: latest.policies });
   tell('numbers');
   return true;
 }

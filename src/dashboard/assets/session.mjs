@@ -59,7 +59,7 @@ function showLogin(message) {
 function clearMain() {
   silence();
   forgetKey();
-  const filled = '.note[role=status], table, .chart, .figures dd > *, #warnings, #store, #status-detail, #rules-note, #rules-error, #rules-result';
+  const filled = '.note[role=status], table, .chart, .figures dd > *, #warnings, #store, #status-detail, #overload-note, #rules-note, #rules-error, #rules-result';
   for (const node of document.querySelectorAll(`main :is(${filled})`)) node.replaceChildren();
   for (const form of ['key-form', 'block-form', 'refund-form']) $(form).reset();
   setText($('status-text'), 'Waiting for numbers');
