@@ -102,6 +102,8 @@
 //! [`set_mode`](Overload::set_mode) is the kill switch, and in shadow nothing is shed. An overload has one log line when it begins, and
 //! one when none has come back for 10 s. [`telemetry`](crate::telemetry) lists the metrics.
 //!
+//! With the feature `explain`, `Overload::explain` returns what would be done with a request now, and why.
+//!
 //! # What it does not see
 //!
 //! Connections that were not accepted, and requests that the server has not read.
@@ -110,6 +112,8 @@ mod adaptive;
 mod builder;
 mod classes;
 mod controller;
+#[cfg(feature = "explain")]
+mod explanation;
 mod future;
 mod lag;
 mod layer;
@@ -122,6 +126,8 @@ mod spell;
 mod times;
 
 pub use self::builder::OverloadBuilder;
+#[cfg(feature = "explain")]
+pub use self::explanation::{KeyShare, OverloadExplanation, OverloadFinding};
 pub use self::future::SheddingFuture;
 pub use self::layer::Shedding;
 pub use self::overload::{InFlight, Overload};

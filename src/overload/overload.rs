@@ -201,7 +201,7 @@ impl Lane {
 
 impl Core {
     /// Returns up to how many in flight a class gets places: the lowest up to the limit, each of those above it a margin more.
-    fn ceiling(&self, classes_below: u32, cap: u32) -> u32 {
+    pub fn ceiling(&self, classes_below: u32, cap: u32) -> u32 {
         cap.saturating_add(classes_below.saturating_mul(self.limit.margin()))
     }
 }
@@ -293,4 +293,4 @@ impl fmt::Debug for InFlight {
 }
 
 /// A key has fewer than this many times the free places.
-const SHARE: u32 = 16;
+pub(super) const SHARE: u32 = 16;

@@ -106,6 +106,22 @@ impl Shares {
         true
     }
 
+    /// Returns the attempts of a key a second, also if none has come since long ago.
+    #[cfg(feature = "explain")]
+    pub fn rate_now(&self, key: KeyHash, now: Timestamp) -> f64 {
+        if let Some(_turning) = self.turning.try_lock() {
+            self.begin_half(now.as_micros() / HALF_SECOND);
+        }
+        self.rate(key, now)
+    }
+
+    /// Returns up to how many attempts a second all pass; `None` while nothing is filtered.
+    #[cfg(feature = "explain")]
+    pub fn fair_rate(&self, class: usize) -> Option<f64> {
+        let rate = f64::from_bits(self.classes[class].rate.load(Relaxed));
+        (rate < HIGHEST).then_some(rate)
+    }
+
     /// Notes that a request that has passed found no place.
     pub fn note_full(&self, (lane, class): (usize, usize)) {
         self.tries[lane].0[class].full.fetch_add(1, Relaxed);
@@ -137,28 +153,39 @@ impl Shares {
 
     /// Counts an attempt, and returns those of this key in the last second or half, a second.
     fn note_attempt(&self, key: KeyHash, now: Timestamp) -> f64 {
+        let [this, _] = self.halves(now);
+        for (row, place) in this.iter().zip(places(key.0)) {
+            // A count that is full stays so: the key is far above any fair rate.
+            if row[place].load(Relaxed) < u16::MAX {
+                row[place].fetch_add(1, Relaxed);
+            }
+        }
+        self.rate(key, now)
+    }
+
+    /// Returns the attempts of this half second, and of the one before.
+    fn halves(&self, now: Timestamp) -> [&Cells<AtomicU16>; 2] {
         let half = now.as_micros() / HALF_SECOND;
-        let [this, last] = if half.is_multiple_of(2) {
-            [0, 1]
-        } else {
-            [1, 0]
-        };
+        let [even, odd] = &self.attempts;
+        match half.is_multiple_of(2) {
+            true => [even, odd],
+            false => [odd, even],
+        }
+    }
+
+    /// Returns the attempts of a key in the last second or half, a second.
+    fn rate(&self, key: KeyHash, now: Timestamp) -> f64 {
         let places = places(key.0);
         let least = |cells: &Cells<AtomicU16>| {
             let counts = cells.iter().zip(places);
             let counts = counts.map(|(row, place)| row[place].load(Relaxed));
             f64::from(counts.min().unwrap_or_default())
         };
-        for (row, place) in self.attempts[this].iter().zip(places) {
-            // A count that is full stays so: the key is far above any fair rate.
-            if row[place].load(Relaxed) < u16::MAX {
-                row[place].fetch_add(1, Relaxed);
-            }
-        }
+        let [this, last] = self.halves(now);
         let into = Duration::from_micros(now.as_micros() % HALF_SECOND);
         let half = Duration::from_micros(HALF_SECOND);
         let passed = into.div_duration_f64(half);
-        let counted = least(&self.attempts[this]) + (1.0 - passed) * least(&self.attempts[last]);
+        let counted = least(this) + (1.0 - passed) * least(last);
         counted / half.as_secs_f64()
     }
 
