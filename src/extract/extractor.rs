@@ -27,6 +27,7 @@ use super::{
     message = "`{Self}` is not a key extractor",
     label = "not a key extractor",
     note = "use one of `tollgate::extract`, such as `PeerIp` or `Header::new(\"x-tenant\")`",
+    note = "several make one key by `PeerIp.and(Route)`, or the first that is there by `ApiKey::bearer().or_else(PeerIp)`",
     note = "or a closure: `.key_fn(|head| Some(Key::new(..)))`, or with a type `.key(|head: &tollgate::RequestHead| ..)`"
 )]
 pub trait KeyExtractor: Send + Sync + 'static {

@@ -17,7 +17,7 @@ use super::extracted::Extracted;
     message = "`{Self}` is not a key: a closure that finds keys returns a `Key` or an `Option<Key>`",
     label = "not a key",
     note = "make a key of text with `Key::new(text)`, and of an API key or token with `Key::secret(token)`",
-    note = "for an `Option` of text: `.map(Key::new)`; for a `Result`: `.ok()`"
+    note = "for an `Option` of text: `.map(Key::new)`; for a `Result`: `.ok()`; a future needs `key_async` in place of `key_fn`"
 )]
 pub trait IntoKey {
     /// Returns the key, or whether it is absent or ambiguous.

@@ -154,6 +154,7 @@ implement_for_pointers!(Arc<dyn Matcher> Box<dyn Matcher>);
     message = "`{Self}` does not select requests",
     label = "not a matcher",
     note = "use the text of a path such as `\"/health\"`, or one of `tollgate::matching`, such as `AddressList::new(PeerIp, [..])`",
+    note = "for methods: `Methods::new([Method::POST])`; for a list, call it once for each, or take one of its kind such as `PathPattern::prefix(\"/api\")`",
     note = "or a closure that returns a `bool`: `.when_fn(|head| ..)`, or with a type `.when(|head: &tollgate::RequestHead| ..)`"
 )]
 pub trait IntoMatcher {

@@ -7,7 +7,7 @@ use std::{
 
 use tollgate::{
     Policy, RateLimitLayer, RequestHead, builder::RateLimitLayerBuilder, call::CallLimit,
-    middleware::RateLimit, rules::Rule, tiers::Tier,
+    middleware::RateLimit, overload::OverloadBuilder, rules::Rule, tiers::Tier,
 };
 use tower::{Layer, ServiceBuilder, ServiceExt};
 
@@ -30,16 +30,22 @@ impl tower::Service<u32> for NotClone {
     }
 }
 
-//~ a `RateLimitLayerBuilder` is not a layer: it has to be built first
+//~ a builder is not a layer: it has to be built first
 //~ call `.build()?` on the builder
 fn builder_is_not_built(builder: RateLimitLayerBuilder) {
     let _ = builder.layer(Service);
 }
 
-//~ a `RateLimitLayerBuilder` is not a layer: it has to be built first
+//~ a builder is not a layer: it has to be built first
 //~ call `.build()?` on the builder
 fn builder_in_a_stack_is_not_built(builder: RateLimitLayerBuilder) {
     let _ = ServiceBuilder::new().layer(builder).service(Service);
+}
+
+//~ a builder is not a layer: it has to be built first
+//~ call `.build()?` on the builder
+fn overload_is_not_built(builder: OverloadBuilder) {
+    let _ = builder.layer(Service);
 }
 
 //~ `NotClone` is not `Clone`, so a limit cannot be put around it
@@ -66,6 +72,7 @@ fn router_clones_a_service_that_is_not_clone(limited: &RateLimit<NotClone>) {
 
 //~ `&str` is not a key extractor
 //~ `Header::new("x-tenant")`
+//~ `PeerIp.and(Route)`
 //~ `.key_fn(|head| Some(Key::new(..)))`
 fn key_is_the_name_of_a_header(policy: Policy) {
     let _ = policy.key("x-tenant");
@@ -99,6 +106,8 @@ fn key_is_a_result(policy: Policy) {
 
 //~ `[&str; 2]` does not select requests
 //~ use the text of a path such as `"/health"`
+//~ `Methods::new([Method::POST])`
+//~ call it once for each
 //~ `.when_fn(|head| ..)`
 fn matcher_is_a_list(builder: RateLimitLayerBuilder) {
     let _ = builder.skip(["/health", "/metrics"]);
