@@ -152,6 +152,29 @@ fn service_recovers_from_a_cold_start() {
     expect_recovery(Event::ColdStart, 5);
 }
 
+#[test]
+fn service_recovers_from_slow_requests_of_one_tenant() {
+    expect_recovery(Event::Poison, 50);
+}
+
+// What would wait is shed, though there is room later in each second. The limit must find the same each time.
+#[test]
+fn bursts_each_second_do_not_wear_the_limit_down() {
+    for service in [Service::Await, Service::Cpu, Service::Pool] {
+        let setup = Setup {
+            event: Event::Bursts,
+            seconds: 60.0,
+            ..Setup::new(service, 0.5)
+        };
+        let outcome = with_limit(setup);
+        let (first, last) = (&outcome.served[10..30], &outcome.served[38..58]);
+        let [first, last] = [first, last].map(|served| f64::from(served.iter().sum::<u32>()));
+        println!("{service:?}: {:.2}, {first} {last}", outcome.share);
+        assert!(outcome.share > 0.5, "{service:?}: {}", outcome.share);
+        assert!(last > 0.9 * first, "{service:?}: {first} {last}");
+    }
+}
+
 // The time without load must not follow the queue: the limit would rise for ever.
 #[test]
 fn limit_does_not_drift_in_minutes_of_overload() {

@@ -40,8 +40,12 @@ pub(super) enum Service {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
     None,
+    /// All requests of a second come in its first quarter.
+    Bursts,
     /// The downstream takes ten times as long for the first 5 s.
     ColdStart,
+    /// From 20 s to 50 s, the requests of one tenant, one in 200, take 2 s of the downstream.
+    Poison,
     /// The downstream takes ten times as long from 20 s to 80 s.
     Slow,
     /// The downstream does not answer from 20 s to 50 s. The handler gives up after 5 s.
@@ -144,6 +148,8 @@ struct Simulation {
     setup: Setup,
     overload: Option<(Overload, Clock)>,
     now: f64,
+    /// When the next request comes, if there are no bursts.
+    due: f64,
     events: BinaryHeap<Reverse<(u64, u64, EventKind)>>,
     numbers: u64,
     random: Random,
@@ -213,6 +219,7 @@ impl Simulation {
             setup,
             overload,
             now: 0.0,
+            due: 0.0,
             events: BinaryHeap::new(),
             numbers: 0,
             random: Random(setup.seed),
@@ -259,10 +266,14 @@ impl Simulation {
         match event {
             EventKind::Arrives => {
                 self.arrives_anew();
-                let next = self
-                    .random
-                    .exponential(1.0 / (self.setup.load * self.setup.capacity()));
-                self.at(self.now + next, EventKind::Arrives);
+                let rate = self.setup.load * self.setup.capacity();
+                self.due += self.random.exponential(1.0 / rate);
+                let (second, within) = (self.due.floor(), self.due.fract());
+                let at = match self.setup.event {
+                    Event::Bursts => second + within / 4.0,
+                    _ => self.due,
+                };
+                self.at(at, EventKind::Arrives);
             }
             EventKind::Retry(class, tenant, attempt) => self.arrives(class, tenant, attempt),
             EventKind::Replied(request) => self.replied(request),
@@ -304,7 +315,11 @@ impl Simulation {
     }
 
     fn arrives(&mut self, class: u8, tenant: u16, attempt: u8) {
-        let (first, downstream, last) = self.draw();
+        let (first, mut downstream, last) = self.draw();
+        let is_poisoned = (20.0..50.0).contains(&self.now) && tenant == 7;
+        if self.setup.event == Event::Poison && is_poisoned {
+            downstream = 2.0;
+        }
         let patience = if downstream >= 2.0 { 5.0 } else { PATIENCE };
         let request = self.requests.len();
         self.requests.push(Request {
