@@ -1,8 +1,8 @@
 //! Overload: when requests are shed, and whose.
 
-#[cfg(feature = "rules")]
 #[cfg(feature = "explain")]
 mod explanation;
+#[cfg(feature = "rules")]
 mod files;
 mod layer;
 mod limit;
