@@ -1,6 +1,7 @@
 //! The requests in flight, and the windows in which they are observed.
 
 use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed},
@@ -250,8 +251,15 @@ impl AdaptiveLimit {
             served: whole(|lane| &lane.served),
             lost: whole(|lane| &lane.lost),
             times,
-            is_crowded: self.crowded.as_ref().is_some_and(|crowded| crowded()),
+            is_crowded: self.is_crowded(),
         }
+    }
+
+    /// Asks the user's sign. One that panics is not true: a request that is dropped in a panic may ask it, and a second panic would
+    /// abort the process.
+    fn is_crowded(&self) -> bool {
+        let ask = |crowded: &Arc<IsCrowded>| catch_unwind(AssertUnwindSafe(|| crowded()));
+        matches!(self.crowded.as_ref().map(ask), Some(Ok(true)))
     }
 
     fn publish(&self, rolling: &Rolling, now: Timestamp) {

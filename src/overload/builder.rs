@@ -192,7 +192,7 @@ impl OverloadBuilder {
     /// connection of a pool, the length of a queue, the memory in use.
     ///
     /// Default: none. It is asked at the end of each window, 1 to 10 times a second. While it is true, the limit falls by a sixth a
-    /// window, also if no response is slow. It must not block. If called repeatedly, the last one decides.
+    /// window, also if no response is slow. It must not block. A panic in it counts as false. If called repeatedly, the last one decides.
     ///
     /// # Examples
     ///

@@ -1,6 +1,14 @@
 //! Places: who gets one, and how each comes back.
 
-use std::{panic, thread, time::Duration};
+use std::{
+    panic,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+    time::Duration,
+};
 
 use tollgate::{
     ErrorKind, Key,
@@ -85,6 +93,37 @@ fn key_gets_places_while_it_has_less_than_sixteen_times_the_free_ones() {
     assert_eq!(places.len(), (limit * 16).div_ceil(17));
     assert!(overload.enter(Priority::Normal, Some(&quiet)).is_ok());
     places.clear();
+    assert_eq!(overload.in_flight(), 0);
+}
+
+// A request that is dropped in a panic may end a window: a second panic would abort the process.
+#[test]
+fn sign_that_panics_is_false_and_may_ask_the_limit() {
+    let itself: Arc<OnceLock<Overload>> = Arc::default();
+    let (builder, clock) = stopped();
+    let asked = Arc::new(AtomicUsize::new(0));
+    let (inner, count) = (Arc::clone(&itself), Arc::clone(&asked));
+    let overload = built(builder.crowded_when(move || {
+        count.fetch_add(1, Ordering::Relaxed);
+        let overload = inner.get().expect("it is built");
+        let _ = (overload.is_overloaded(), overload.limit());
+        drop(overload.enter(Priority::Normal, None));
+        panic::resume_unwind(Box::new("the sign"));
+    }));
+    let _ = itself.set(overload.clone());
+    for _ in 0..100 {
+        let place = overload
+            .enter(Priority::Normal, None)
+            .expect("there is room");
+        clock.advance(Duration::from_secs(1));
+        let unwound = panic::catch_unwind(panic::AssertUnwindSafe(|| {
+            let _place = place;
+            panic::resume_unwind(Box::new("the handler"));
+        }));
+        assert!(unwound.is_err());
+    }
+    assert!(asked.load(Ordering::Relaxed) > 50, "{asked:?}");
+    assert!(!overload.is_overloaded());
     assert_eq!(overload.in_flight(), 0);
 }
 
