@@ -68,8 +68,8 @@
 //! | there was no room, and four of five responses took half as long again | overload: the limit is kept, and looked for |
 //!
 //! In overload the limit swings by a fifth around its value, and falls as long as fewer requests in flight are served as fast. So a
-//! service whose requests differ (most take a millisecond, some take seconds) is not throttled because of the slow ones. Overload ends
-//! when less than 5 % is shed.
+//! service whose requests differ (most take a millisecond, some take seconds) is not throttled because of the slow ones. If these take all places, and hardly anything is served, it rises by 1.4, and falls back if that
+//! does not help. Overload ends when less than 5 % is shed.
 //!
 //! | the request | counted |
 //! |---|---|
