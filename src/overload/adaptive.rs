@@ -15,6 +15,7 @@ use crate::{
 };
 
 use super::{
+    classes::MOST_CLASSES,
     controller::{Controller, Window},
     spell::Spell,
     times::{SharedTimes, Times},
@@ -22,7 +23,8 @@ use super::{
 
 /// Counts the requests in flight, and adapts how many there may be. Shared by all requests of a service.
 pub(super) struct AdaptiveLimit {
-    in_flight: Line<AtomicU32>,
+    /// By class, those that are shed last first.
+    in_flight: Line<[AtomicU32; MOST_CLASSES]>,
     /// How many may be in flight, written once a window.
     cap: AtomicU32,
     /// How many more there may be of each class above the lowest.
@@ -92,7 +94,7 @@ impl AdaptiveLimit {
     pub fn new(lanes: usize, crowded: Option<Arc<IsCrowded>>, now: Timestamp) -> Self {
         let controller = Controller::new();
         let limit = Self {
-            in_flight: Line(AtomicU32::new(0)),
+            in_flight: Line::default(),
             cap: AtomicU32::new(0),
             margin: AtomicU32::new(0),
             ends_at: AtomicU64::new(0),
@@ -125,31 +127,47 @@ impl AdaptiveLimit {
 
     #[inline]
     pub fn in_flight(&self) -> u32 {
-        self.in_flight.0.load(Relaxed)
+        self.in_flight_up_to(MOST_CLASSES - 1).1
+    }
+
+    /// Returns how many requests of this class and those above it are in flight, and how many in all.
+    #[inline]
+    pub fn in_flight_up_to(&self, class: usize) -> (u32, u32) {
+        let (mut up_to, mut all) = (0, 0);
+        for (place, count) in self.in_flight.0.iter().enumerate() {
+            all += count.load(Relaxed);
+            if place == class {
+                up_to = all;
+            }
+        }
+        (up_to, all)
     }
 
     pub fn is_overloaded(&self) -> bool {
         self.is_overloaded.load(Relaxed)
     }
 
-    /// Counts a request that came, and takes a place if `may` finds that this many others in flight leave one, or in shadow.
+    /// Counts a request that came, and takes a place if `may` finds that this many others of its class and above leave one, or in
+    /// shadow.
     #[inline]
     pub fn enter(
         &self,
-        lane: usize,
+        (lane, class): (usize, usize),
         now: Timestamp,
         is_shadow: bool,
         may: impl FnOnce(u32) -> bool,
     ) -> Entry {
         // Taken first, so that requests that come together do not all find the last place.
-        let others = self.in_flight.0.fetch_add(1, Relaxed);
-        let entry = match (may(others), is_shadow) {
+        self.in_flight.0[class].fetch_add(1, Relaxed);
+        let counts = self.in_flight_up_to(class);
+        let (up_to, others) = (counts.0.saturating_sub(1), counts.1.saturating_sub(1));
+        let entry = match (may(up_to), is_shadow) {
             (true, _) => Entry::Fits,
             (false, true) => Entry::Over,
             (false, false) => Entry::Full,
         };
         if entry == Entry::Full {
-            self.in_flight.0.fetch_sub(1, Relaxed);
+            self.in_flight.0[class].fetch_sub(1, Relaxed);
         }
         let counts = &self.counts[lane].0;
         counts.asked.fetch_add(1, Relaxed);
@@ -167,8 +185,9 @@ impl AdaptiveLimit {
 
     /// Gives a place back.
     #[inline]
-    pub fn leave(&self, lane: usize, now: Timestamp, took: Duration, end: End) {
-        let left = self.in_flight.0.fetch_sub(1, Relaxed) - 1;
+    pub fn leave(&self, (lane, class): (usize, usize), now: Timestamp, took: Duration, end: End) {
+        self.in_flight.0[class].fetch_sub(1, Relaxed);
+        let left = self.in_flight();
         let counts = &self.counts[lane].0;
         counts.note_fewest(left);
         if end == End::Answered {

@@ -23,12 +23,12 @@ use crate::limiter::{RateLimiter, Replaceable};
 
 use super::{
     adaptive::{AdaptiveLimit, IsCrowded},
-    classes::Classes,
+    classes::{Classes, MOST_CLASSES},
     lag::ExecutorLag,
     overload::{Core, Overload},
     request_rules::{RequestRules, TrustedHeader},
     setup::{Current, Setup},
-    shares::{MOST_CLASSES, Shares},
+    shares::Shares,
 };
 
 impl Overload {
@@ -96,7 +96,7 @@ impl OverloadBuilder {
     }
 
     /// Takes the class from a header of requests that `trusted` matches: a gateway of yours, and nobody else. The value is the name of
-    /// a class, such as `critical`. Other values, and lines sent twice, are ignored. gRPC metadata is a header.
+    /// a class, such as `critical`. Other values are ignored, and of several lines the lowest class counts. gRPC metadata is a header.
     ///
     /// Default: none. It decides before [`priority_when`](Self::priority_when).
     ///

@@ -76,3 +76,6 @@ impl Classes {
         }
     }
 }
+
+/// The most classes of a limit.
+pub(super) const MOST_CLASSES: usize = 16;

@@ -22,7 +22,7 @@ impl Overload {
     /// let request = Request::get("/export").body(()).expect("a request");
     /// println!("{}", overload.explain(&request));
     /// // class normal: served
-    /// //   0 in flight, places for this class up to 160
+    /// //   0 in flight, places for this class and those above up to 160
     /// # Ok::<(), tollgate::Error>(())
     /// ```
     #[must_use]
@@ -31,7 +31,8 @@ impl Overload {
         let setup = core.setup.load();
         let key = setup.rules.key(&head);
         let class = setup.rules.class(&head, key.as_ref(), &setup.classes);
-        let (now, in_flight) = (core.clock.now(), core.limit.in_flight());
+        let (in_flight, _) = core.limit.in_flight_up_to(class);
+        let now = core.clock.now();
         let ceiling = core.ceiling(setup.classes.below(class), core.limit.cap());
         let free = ceiling.saturating_sub(in_flight);
         let key = key.map(|key| {
@@ -80,7 +81,7 @@ pub struct OverloadExplanation {
     pub mode: RuleMode,
     /// What would be done, and why.
     pub finding: OverloadFinding,
-    /// Requests in flight.
+    /// Requests of this class and those above it in flight.
     pub in_flight: u32,
     /// Up to how many in flight this class gets places.
     pub ceiling: u32,
@@ -153,7 +154,7 @@ impl fmt::Display for OverloadExplanation {
         let (in_flight, ceiling) = (self.in_flight, self.ceiling);
         write!(
             f,
-            "\n  {in_flight} in flight, places for this class up to {ceiling}"
+            "\n  {in_flight} in flight, places for this class and those above up to {ceiling}"
         )?;
         let Some(key) = &self.key else { return Ok(()) };
         let (places, most, rate) = (key.places, key.most_places, key.rate);

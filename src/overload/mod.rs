@@ -63,8 +63,9 @@
 //!
 //! | the window | the limit |
 //! |---|---|
-//! | there was room at some time | stays, and up to four times as many may be in flight: bursts are not shed |
-//! | there was no room, and responses came as quickly as ever | rises by a fifth |
+//! | there was room | stays, and up to four times as many may be in flight |
+//! | there was no room, or a burst took all of it, and responses came as quickly as ever | rises by a fifth |
+//! | less than a quarter was needed | falls by a tenth a second, to 32 at least |
 //! | there was no room, and four of five responses took half as long again | overload: the limit is kept, and looked for |
 //!
 //! In overload the limit swings by a fifth around its value, and falls as long as fewer requests in flight are served as fast. So a
@@ -89,8 +90,9 @@
 //!
 //! # Whose requests are shed?
 //!
-//! - **By class.** The lowest class gets places up to the limit, and each class above it a quarter of the limit more: for limits
-//!   below 100, 2.5 times its square root. So [`Priority::Critical`] is served as long as it alone fits.
+//! - **By class.** A class gets a place while its requests and those of the classes above it are fewer than the limit; for each class
+//!   below it, a quarter of the limit more, or 2.5 times its square root if that is more. Requests of lower classes do not count, also
+//!   if they never end. So [`Priority::Critical`] is served as long as it alone fits.
 //! - **By key, within a class.** A key gets a place while it has fewer than 16 times the free ones in this class. A key that tries more often than
 //!   the fair rate of its class is filtered before that, so nine requests in ten from one tenant do not take the places of the
 //!   others. A key with a [weight](OverloadBuilder::weight_by) gets so many times as much. Keys are counted by their hash in 64 KiB of counters, however many there are.
@@ -106,7 +108,9 @@
 //!
 //! # What it does not see
 //!
-//! Connections that were not accepted, and requests that the server has not read.
+//! Connections that were not accepted, requests that the server has not read, and those that wait in `poll_ready` of a service inside:
+//! of a `ConcurrencyLimit` or a `Buffer` that is full. Routers of axum are always ready. Put `tower::load_shed` around a service that
+//! is not.
 
 mod adaptive;
 mod builder;

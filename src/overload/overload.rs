@@ -156,6 +156,7 @@ impl Lane {
         let mode = setup.mode.get();
         let place = |key, has_ended| InFlight {
             lane: Arc::clone(self),
+            class,
             key,
             since: now,
             has_ended,
@@ -171,7 +172,7 @@ impl Lane {
         });
         let ceiling = core.ceiling(setup.classes.below(class), cap);
         let is_shadow = mode.mode() == RuleMode::Shadow;
-        let entry = core.limit.enter(lane, now, is_shadow, |others| {
+        let entry = core.limit.enter((lane, class), now, is_shadow, |others| {
             let free = ceiling.saturating_sub(others);
             let may = |(key, weight): (KeyHash, u32)| {
                 core.shares.held(key) < free.saturating_mul(SHARE * weight)
@@ -222,6 +223,8 @@ impl fmt::Debug for Overload {
 #[must_use = "the place is given back when it is dropped"]
 pub struct InFlight {
     lane: Arc<Lane>,
+    /// Its place.
+    class: usize,
     key: Option<KeyHash>,
     since: Timestamp,
     /// Also if it was never counted.
@@ -274,7 +277,8 @@ impl InFlight {
             core.shares.give_back(key);
         }
         let took = now.since(self.since);
-        core.limit.leave(self.lane.number, now, took, end);
+        let counted = (self.lane.number, self.class);
+        core.limit.leave(counted, now, took, end);
     }
 }
 

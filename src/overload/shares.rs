@@ -24,6 +24,8 @@ use crate::{
     task::{Mutex, backoff::random, lane::Line},
 };
 
+use super::classes::MOST_CLASSES;
+
 /// Places and attempts of all keys, and the fair rate of each class.
 pub(super) struct Shares {
     /// Places that keys have.
@@ -275,8 +277,6 @@ fn cells<T: Default>() -> Box<Cells<T>> {
     Box::new(array::from_fn(|_| array::from_fn(|_| T::default())))
 }
 
-/// The most classes of a limit.
-pub(super) const MOST_CLASSES: usize = 16;
 const CELLS: usize = 4_096;
 const HALF_SECOND: u64 = 500_000;
 const ADAPTED: Duration = Duration::from_millis(100);

@@ -29,7 +29,7 @@ fn explanation_states_the_class_what_is_full_and_that_nothing_is_counted() {
     assert_eq!(
         normal.to_string(),
         format!(
-            "class normal: shed, no place of this class is free\n  {} in flight, places for this class up to {}",
+            "class normal: shed, no place of this class is free\n  {} in flight, places for this class and those above up to {}",
             limit + limit / 4,
             limit + limit / 4,
         )

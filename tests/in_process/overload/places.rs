@@ -43,12 +43,19 @@ fn each_class_has_a_quarter_more_places_than_the_one_below() {
         shed.to_string(),
         "overloaded: a request of class sheddable is shed"
     );
-    for priority in [Priority::Normal, Priority::Critical] {
+    // Those below do not count for a class, and those above do.
+    for (priority, expected) in [
+        (Priority::Normal, limit + limit / 4),
+        (Priority::Critical, limit + 2 * (limit / 4)),
+        (Priority::Normal, 0),
+    ] {
         let more = fill(&overload, priority);
-        assert_eq!(more.len(), limit / 4, "{priority}");
+        assert_eq!(more.len(), expected, "{priority}");
         places.extend(more);
     }
     assert_eq!(overload.in_flight() as usize, places.len());
+    drop(places.drain(..limit));
+    assert!(overload.enter(Priority::Sheddable, None).is_err());
     drop(places);
     assert_eq!(overload.in_flight(), 0);
 }
@@ -62,7 +69,7 @@ fn classes_have_the_order_that_is_set_and_unknown_ones_are_normal() {
     let _normal = fill(&overload, Priority::Named("other"));
     assert_eq!(overload.in_flight() as usize, limit);
     assert!(overload.enter(Priority::Sheddable, None).is_err());
-    assert_eq!(fill(&overload, paid).len(), limit / 4);
+    assert_eq!(fill(&overload, paid).len(), limit + limit / 4);
 }
 
 #[test]
