@@ -244,9 +244,22 @@ impl Controller {
             self.begin_overload();
         } else if is_full && is_crowded {
             self.begin_overload();
-        } else if is_full && window.times.count() >= FEW {
+        } else if (is_full || self.has_shed_in_room(window)) && self.is_known_to_be_quick(window) {
             self.limit *= STEP;
+        } else if window.in_flight < self.limit / 4.0 {
+            // Later it must not let in what nobody needed for long.
+            self.limit = (self.limit * (-window.span * FADES).exp()).max(START);
         }
+    }
+
+    /// Returns whether a burst has taken all places, and its responses came as quickly as ever.
+    fn has_shed_in_room(&self, window: &Window) -> bool {
+        window.shed > 0.0 && window.in_flight >= self.limit && !self.is_crowded()
+    }
+
+    /// Before the first responses, nothing is known: of a slow service they come late.
+    fn is_known_to_be_quick(&self, window: &Window) -> bool {
+        window.times.count() >= FEW || self.base.is_none()
     }
 
     fn begin_overload(&mut self) {
@@ -347,6 +360,12 @@ impl Controller {
         };
         let moved = (high.in_flight / low.in_flight).ln();
         if moved <= 0.02 {
+            // So many in flight that they cannot follow the swing, nor a limit of less than half of them.
+            let base = self.base.unwrap_or_default();
+            let is_deep = self.quick > 4.0 * CROWDED * base;
+            if moved > -0.02 && is_deep && window.in_flight <= 2.0 * self.limit {
+                self.limit /= STEP;
+            }
             return;
         }
         let swing = &mut self.swing;
@@ -428,6 +447,8 @@ const ROOMY: [f64; 5] = [1.0, 1.1, 1.2, 1.4, 1.4];
 const CLIMBS: [f64; 4] = [1.2, 1.5, 2.0, 2.0];
 /// Windows of overload from one probe to the next.
 const PROBE: u32 = 64;
+/// The part of a limit that nobody needs by which it falls, a second.
+const FADES: f64 = 0.1;
 /// Bounds of a window, in seconds.
 const SHORTEST: f64 = 0.1;
 const LONGEST: f64 = 1.0;

@@ -8,3 +8,4 @@ mod layer;
 mod limit;
 mod places;
 mod simulation;
+mod streams;
