@@ -2,7 +2,7 @@
 
 use std::{ops::RangeInclusive, sync::Arc};
 
-use http::HeaderName;
+use http::{HeaderName, HeaderValue};
 
 use crate::{
     error::{Error, ErrorKind},
@@ -139,18 +139,16 @@ impl RequestRules {
         found.max(*WEIGHTS.start()).min(most)
     }
 
-    /// Returns the class in the trusted header, if it has one of them exactly once.
+    /// Returns the class in the trusted header: of several lines the lowest, since a gateway may add its own to that of a client.
     fn stated(&self, head: &RequestHead<'_>, classes: &Classes) -> Option<usize> {
         let header = self.header.as_ref()?;
-        let mut lines = head.headers.get_all(&header.name).iter();
-        let (Some(stated), None) = (lines.next(), lines.next()) else {
-            return None;
+        let place = |line: &HeaderValue| {
+            let line = line.as_bytes().trim_ascii();
+            let is_stated = |class: Priority| line.eq_ignore_ascii_case(class.name().as_bytes());
+            classes.priorities().position(is_stated)
         };
-        let is_stated = |class: Priority| {
-            let stated = stated.as_bytes().trim_ascii();
-            stated.eq_ignore_ascii_case(class.name().as_bytes())
-        };
-        let class = classes.priorities().position(is_stated)?;
+        let lines = head.headers.get_all(&header.name).iter();
+        let class = lines.filter_map(place).max()?;
         (header.from.matches(head) == Match::Exact).then_some(class)
     }
 }

@@ -118,7 +118,10 @@ async fn header_states_the_class_of_trusted_peers_only() {
         ("192.0.2.1", &["critical"], "sheddable"),
         ("10.1.2.3", &["urgent"], "sheddable"),
         ("10.1.2.3", &[""], "sheddable"),
-        ("10.1.2.3", &["critical", "critical"], "sheddable"),
+        ("10.1.2.3", &["critical", "critical"], "critical"),
+        ("10.1.2.3", &["critical", "normal"], "normal"),
+        ("10.1.2.3", &["sheddable", "x"], "sheddable"),
+        ("10.1.2.3", &["x", "normal"], "normal"),
         ("10.1.2.3", &[], "sheddable"),
     ] {
         assert_eq!(
