@@ -1,9 +1,9 @@
 //! A web page and an API for operators: live decisions, keys, and kill switches. Needs the feature `dashboard`.
 //!
 //! [`Dashboard`] shows one limiter: decisions by policy and tier over time, the latency and the outages of Redis, the keys
-//! that are denied most often, the [overload](crate::overload) of this process, the versions of the rules, and the state of a key that an operator looks for. Operators with
-//! write access change modes, rollouts and rules, and block, unblock, refund and reset keys. All parts of the page are in the
-//! program; it loads nothing from elsewhere.
+//! that are denied most often, the [overload](crate::overload) of this process, the versions of the rules, and the state of a
+//! key that an operator looks for. Operators with write access change modes, rollouts and rules, and block, unblock, refund
+//! and reset keys. All parts of the page are in the program; it loads nothing from elsewhere.
 //!
 //! # Examples
 //!

@@ -71,7 +71,7 @@ pub(super) struct Controller {
     roomy: usize,
     /// Rises in a row by which throughput rose nearly as much.
     climbs: usize,
-    /// Means over overload.
+    /// The means of the windows of overload.
     usual: Option<Usual>,
     /// The limit before it was raised for a service that was stalled, until that serves again.
     raised_from: Option<f64>,
@@ -247,7 +247,7 @@ impl Controller {
         } else if (is_full || self.has_shed_in_room(window)) && self.is_known_to_be_quick(window) {
             self.limit *= STEP;
         } else if window.in_flight < self.limit / 4.0 {
-            // Later it must not let in what nobody needed for long.
+            // Else the next overload begins with far more in flight than can be served.
             self.limit = (self.limit * (-window.span * FADES).exp()).max(START);
         }
     }
@@ -360,7 +360,7 @@ impl Controller {
         };
         let moved = (high.in_flight / low.in_flight).ln();
         if moved <= 0.02 {
-            // So many in flight that they cannot follow the swing, nor a limit of less than half of them.
+            // So many are in flight that their number does not follow the swing. Once it is twice the limit, it has to fall first.
             let base = self.base.unwrap_or_default();
             let is_deep = self.quick > 4.0 * CROWDED * base;
             if moved > -0.02 && is_deep && window.in_flight <= 2.0 * self.limit {
@@ -447,7 +447,7 @@ const ROOMY: [f64; 5] = [1.0, 1.1, 1.2, 1.4, 1.4];
 const CLIMBS: [f64; 4] = [1.2, 1.5, 2.0, 2.0];
 /// Windows of overload from one probe to the next.
 const PROBE: u32 = 64;
-/// The part of a limit that nobody needs by which it falls, a second.
+/// A limit that nobody needs loses this part of it each second.
 const FADES: f64 = 0.1;
 /// Bounds of a window, in seconds.
 const SHORTEST: f64 = 0.1;

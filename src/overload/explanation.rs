@@ -1,4 +1,4 @@
-//! What an overload limit would do with a request now, and why.
+//! The decision on a request, if it came now, and its reason.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use super::{
 };
 
 impl Overload {
-    /// Returns what would be done with a request now, and why. Counts nothing.
+    /// Returns the decision on a request, if it came now, and its reason. Counts nothing.
     ///
     /// # Examples
     ///
@@ -71,7 +71,7 @@ impl Overload {
     }
 }
 
-/// What an [`Overload`] would do with a request, and why. It displays as a few lines for a terminal.
+/// The decision of an [`Overload`] on a request, and its reason. It displays as a few lines for a terminal.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct OverloadExplanation {
@@ -79,17 +79,17 @@ pub struct OverloadExplanation {
     pub priority: Priority,
     /// The mode. In [`RuleMode::Shadow`], nothing is shed.
     pub mode: RuleMode,
-    /// What would be done, and why.
+    /// The decision and its reason.
     pub finding: OverloadFinding,
     /// Requests of this class and those above it in flight.
     pub in_flight: u32,
     /// Up to how many in flight this class gets places.
     pub ceiling: u32,
-    /// What the key of the request has. `None` if the limit has no key.
+    /// The share of its key. `None` if the limit has no key.
     pub key: Option<KeyShare>,
 }
 
-/// The reason for what is done with a request.
+/// A decision and its reason.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum OverloadFinding {
@@ -107,7 +107,7 @@ pub enum OverloadFinding {
     Skipped,
 }
 
-/// What a key has in a class. Keys are counted by their hash, so another one may be counted with it.
+/// The places and attempts of a key in a class. Keys are counted by their hash, so another one may be counted with it.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct KeyShare {

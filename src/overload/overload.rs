@@ -223,7 +223,7 @@ impl fmt::Debug for Overload {
 #[must_use = "the place is given back when it is dropped"]
 pub struct InFlight {
     lane: Arc<Lane>,
-    /// Its place.
+    /// The place of its class.
     class: usize,
     key: Option<KeyHash>,
     since: Timestamp,

@@ -1,4 +1,4 @@
-//! What is done with a request, and why.
+//! The decision on a request and its reason, without counting it.
 
 use std::time::Duration;
 

@@ -13,11 +13,11 @@ use super::places::{built, stopped};
 #[derive(Clone, Copy)]
 struct Stream {
     class: Priority,
-    /// So many keys in turns; none for 0.
+    /// The number of its keys, which come in turns; 0 for none.
     keys: u64,
     /// When it comes.
     span: (f64, f64),
-    /// So many come at once, each time this long after the others.
+    /// The number that come at once, and the time from one batch to the next.
     batch: u32,
     every: f64,
     /// How long each takes, in a pool of ten that it may have to wait for, or of its own.
@@ -37,7 +37,7 @@ const STREAM: Stream = Stream {
     end: InFlight::answered,
 };
 
-/// What became of a stream's requests, each by the second in which it came.
+/// Counts of a stream's requests, each by the second in which it came.
 #[derive(Clone, Default)]
 struct Fate {
     came: Vec<f64>,
