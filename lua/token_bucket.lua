@@ -27,7 +27,8 @@
 --          | TAT (us) | quota tag | total refunded (us) | start (us) | end (us) | ..
 --          +----------+-----------+---------------------+------------+----------+---
 --
---        The quota's tag is the span that the TAT was computed with: a shift in 6 bits, then 26 bits. The total is
+--        The quota's tag is the span that the TAT was computed with: a shift in 6 bits, then 26 bits. A charge that leaves a
+--        part of the bucket to others has the tag of the whole bucket, and a shorter span. The total is
 --        modulo 2^52, and left out while it is 0. Free turns were given up while others were behind them. They are in
 --        order. Later charges take them, or they come back once all turns behind them are given up too: see
 --        src/algorithm/free_turns.rs.
@@ -81,12 +82,15 @@ if stored and is_ours then
   if is_ours and tat > now and sub(stored, 8, 11) ~= quota_tag then
     -- The limit was changed: the debt keeps its share of the span. This is stored even if the charge is denied, because
     -- until then the debt shrinks at the old rate.
-    local bits = unpack_bytes('>I4', stored, 8)
+    local bits, new_bits = unpack_bytes('>I4', stored, 8), unpack_bytes('>I4', quota_tag)
     local old_span = bits % 2 ^ 26 * 2 ^ floor(bits / 2 ^ 26)
     old_span = old_span > 0 and old_span or 1
+    -- A charge that leaves a reserve has a shorter span than its tag.
+    local new_span = new_bits % 2 ^ 26 * 2 ^ floor(new_bits / 2 ^ 26)
+    new_span = new_span > span and new_span or span
     -- While units are leased, it may be larger, by the whole span at most.
     local most = leases and 2 * old_span or old_span
-    tat = now + ceil((tat - now < most and tat - now or most) * (span / old_span))
+    tat = now + ceil((tat - now < most and tat - now or most) * (new_span / old_span))
     is_changed = true
     if (cost ~= 0 or merge_from) and not refund_at then
       local rescaled, life = pack_bytes('>I7c4', tat, quota_tag), tat - now

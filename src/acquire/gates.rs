@@ -190,7 +190,7 @@ fn room(line: &Line, index: usize) -> usize {
     let charges = line.charges();
     let charge = charges.get(index).map(OwnedCharge::borrow);
     let step = charge.as_ref().and_then(|charge| {
-        let bucket = charge.policy().counter().bucket()?;
+        let bucket = charge.counter().bucket()?;
         Some(bucket.micros_up(charge.units()).max(1))
     });
     let turns = step.map_or(MOST_LINES, |micros| {

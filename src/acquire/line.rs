@@ -39,6 +39,7 @@ struct ChargeKey {
     /// Count, capacity and period.
     quota: (u64, u64, Duration),
     algorithm: &'static str,
+    is_borrowing: bool,
     is_shadow: bool,
 }
 
@@ -52,6 +53,7 @@ impl LineKey {
                 units: charge.units(),
                 quota: (quota.count(), quota.capacity(), quota.period()),
                 algorithm: policy.algorithm_name(),
+                is_borrowing: charge.is_borrowing(),
                 is_shadow: charge.is_shadow(),
             }
         });
@@ -124,7 +126,7 @@ impl Line {
         let mut borrowed = charges.iter().map(OwnedCharge::borrow);
         let is_of_buckets = borrowed
             .clone()
-            .all(|charge| charge.policy().counter().bucket().is_some());
+            .all(|charge| charge.counter().bucket().is_some());
         Self {
             key,
             priority,
@@ -446,7 +448,7 @@ impl Line {
 fn interval_of(charges: &[OwnedCharge]) -> u64 {
     let intervals = charges.iter().filter_map(|charge| {
         let charge = charge.borrow();
-        let bucket = charge.policy().counter().bucket()?;
+        let bucket = charge.counter().bucket()?;
         Some(bucket.micros_up(charge.units()))
     });
     intervals.max().unwrap_or(0)

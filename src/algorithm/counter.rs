@@ -118,6 +118,17 @@ impl Counter {
         part
     }
 
+    /// Returns a counter of the same states that leaves so many units free. A window is returned as it is.
+    pub(crate) fn leaving(&self, units: u64) -> Self {
+        let mut counter = *self;
+        match &mut counter {
+            Self::Bucket(bucket) => *bucket = bucket.leaving(units),
+            Self::Concurrency(slots) => slots.limit = slots.limit.saturating_sub(units),
+            Self::FixedWindow(_) | Self::SlidingLog(_) | Self::SlidingWindow(_) => {}
+        }
+        counter
+    }
+
     /// Returns when a charge can succeed on a key with this usage, if nothing else is charged. Never too early.
     ///
     /// A usage does not show when each unit was used. So the time is exact for buckets and fixed windows, and may be too late for

@@ -39,6 +39,7 @@ pub(crate) mod quota;
 mod rate;
 mod sliding_log;
 mod sliding_window;
+mod span_tag;
 mod token_bucket;
 mod window;
 

@@ -50,6 +50,7 @@ use super::{
     counting::{Admitted, Counting, RefundToken, Refunded, rescale},
     free_turns::FreeTurns,
     rate::Rate,
+    span_tag::{quota_tag_of, span_of},
 };
 
 /// A quota as a token bucket counts it.
@@ -195,6 +196,18 @@ impl TokenBucket {
         })
     }
 
+    /// Returns a bucket that leaves so many units free. Its states are those of this bucket.
+    pub(super) fn leaving(&self, units: u64) -> Self {
+        let capacity = self.capacity.saturating_sub(units);
+        let span = self.rate.at(capacity) + u64::from(self.rate.slack());
+        Self {
+            capacity,
+            span,
+            depth: span,
+            ..*self
+        }
+    }
+
     /// Returns the bucket without its queue: requests beyond the depth are denied. Its states are those of this bucket.
     pub(crate) fn without_queue(&self) -> Self {
         Self {
@@ -315,7 +328,12 @@ impl TokenBucket {
         }
         // A debt can exceed its span when the clock was set back: then the whole span is spent.
         let old = span_of(state.quota_tag);
-        now + rescale(old.min(state.tat - now), self.span, old)
+        now + rescale(old.min(state.tat - now), self.whole_span(), old)
+    }
+
+    /// Returns the span that the tag is of, from which a bucket that [leaves](Self::leaving) units admits less.
+    fn whole_span(&self) -> u64 {
+        self.span.max(span_of(self.quota_tag))
     }
 
     /// Returns the TAT after a charge of `cost` units, or `None` when the charge does not fit.
@@ -534,22 +552,3 @@ impl BucketState {
         self.tat = self.tat.saturating_add(micros);
     }
 }
-
-/// Packs a span into 32 bits: its 26 most significant bits, and the number of bits cut off.
-fn quota_tag_of(span: u64) -> u32 {
-    let mut exponent = 0_u32;
-    while span >> exponent >= 1 << MANTISSA {
-        exponent += 1;
-    }
-    // Invariant: a span is at most 2^50, so the exponent is at most 25 and fits in the six bits left.
-    let mantissa = u32::try_from(span >> exponent).expect("below 2^26");
-    (exponent << MANTISSA) | mantissa
-}
-
-/// Returns the span of a tag: at least 1, and below the original by at most 1 in 2^25.
-fn span_of(quota_tag: u32) -> u64 {
-    let (exponent, mantissa) = (quota_tag >> MANTISSA, quota_tag & ((1 << MANTISSA) - 1));
-    (u64::from(mantissa) << exponent).max(1)
-}
-
-const MANTISSA: u32 = 26;

@@ -12,9 +12,10 @@ use smallvec::SmallVec;
 #[cfg(feature = "client")]
 use crate::policy::PresentRate;
 use crate::{
+    algorithm::Counter,
     decision::{CountedBy, Decision, Outcome, PolicyState, Retry, Ticket},
     key::Key,
-    policy::Policy,
+    policy::{Outside, Policy},
     priority::priority::Priority,
 };
 
@@ -31,6 +32,8 @@ pub struct Charge<'a> {
     cost: u64,
     ticket: Option<Ticket>,
     enforcement: Enforcement,
+    /// Whether it leaves a part of the limit to classes with a reserve.
+    is_borrowing: bool,
     #[cfg(feature = "redis")]
     site: Site,
 }
@@ -46,13 +49,14 @@ impl Policy {
             cost: self.default_cost(),
             ticket: self.is_concurrency().then(Ticket::random),
             enforcement: Enforcement::Enforced,
+            is_borrowing: false,
             #[cfg(feature = "redis")]
             site: Site::Only,
         }
     }
 
     /// Returns the charges of a request of this class: one, and for a class without the [reserve](Policy::reserve) a second one, to the
-    /// rest.
+    /// rest. If the reserve is [lent](Policy::lend), it is one for each class, which leaves a part of the limit free.
     ///
     /// # Examples
     ///
@@ -78,9 +82,12 @@ impl Policy {
     /// ```
     #[must_use]
     pub fn charges(&self, key: Key, priority: Priority) -> Vec<Charge<'_>> {
-        let rest = self.rest_for(priority);
-        let policies = std::iter::once(self).chain(rest);
-        policies.map(|policy| policy.charge(key)).collect()
+        let whole = self.charge(key);
+        match self.outside_of_reserve(priority) {
+            None => vec![whole],
+            Some(Outside::Lent(_)) => vec![whole.borrowing()],
+            Some(Outside::Rest(rest)) => vec![whole, rest.charge(key)],
+        }
     }
 }
 
@@ -127,6 +134,36 @@ impl<'a> Charge<'a> {
         self.policy
     }
 
+    /// Returns what the charge must fit.
+    #[must_use]
+    #[inline]
+    #[doc(hidden)]
+    pub fn counter(&self) -> &'a Counter {
+        match self.is_borrowing {
+            true => self.policy.lent_counter(),
+            false => self.policy.counter(),
+        }
+    }
+
+    /// Returns the charge as one that leaves a part of the limit to classes with the reserve.
+    #[inline]
+    pub(crate) fn borrowing(mut self) -> Self {
+        self.is_borrowing = true;
+        self
+    }
+
+    /// Returns whether the charge leaves a part of the limit to classes with a reserve.
+    pub(crate) fn is_borrowing(&self) -> bool {
+        self.is_borrowing
+    }
+
+    /// Returns the charge as one that may use the whole limit.
+    #[cfg(feature = "redis")]
+    pub(crate) fn owning(mut self) -> Self {
+        self.is_borrowing = false;
+        self
+    }
+
     /// Returns the key.
     #[must_use]
     #[inline]
@@ -167,7 +204,7 @@ impl<'a> Charge<'a> {
             return state.refunded(self.cost);
         }
         let counted_by = state.counted_by().unwrap_or(decision.counted_by());
-        let retry = match self.policy.counter() {
+        let retry = match self.counter() {
             _ if usage.remaining >= self.cost => Retry::Now,
             // The numbers are those of this instance's share.
             _ if counted_by == CountedBy::Fallback => Retry::At(usage.reset_at),
@@ -184,6 +221,7 @@ impl<'a> Charge<'a> {
             cost: self.cost,
             ticket: self.ticket,
             enforcement: self.enforcement,
+            is_borrowing: self.is_borrowing,
             #[cfg(feature = "redis")]
             site: self.site,
         }
@@ -212,6 +250,7 @@ impl<'a> Charge<'a> {
             cost: self.cost,
             ticket: self.ticket,
             enforcement: self.enforcement,
+            is_borrowing: self.is_borrowing,
             #[cfg(feature = "redis")]
             site: self.site,
         }
@@ -231,6 +270,7 @@ pub struct OwnedCharge {
     cost: u64,
     ticket: Option<Ticket>,
     enforcement: Enforcement,
+    is_borrowing: bool,
     #[cfg(feature = "redis")]
     site: Site,
 }
@@ -282,6 +322,7 @@ impl OwnedCharge {
             cost: self.cost,
             ticket: self.ticket,
             enforcement: self.enforcement,
+            is_borrowing: self.is_borrowing,
             #[cfg(feature = "redis")]
             site: self.site,
         }

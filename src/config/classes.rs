@@ -1,19 +1,30 @@
 //! Classes of requests, and the part of a quota that is reserved for some of them.
 
+use std::time::Duration;
+
 use crate::{decision::PolicyName, policy::Percent, priority::priority::Priority};
 
 use super::{
     fields::{Fields, each, items, percentage, text},
     node::LocatedValue,
+    quota::duration,
     reading::FileReading,
     spec::{OneOrMany, ReserveSpec},
+    units::write_duration,
 };
+
+/// A reserve, as a rule has it.
+pub(super) struct Reserve {
+    pub classes: Vec<Priority>,
+    pub part: Percent,
+    pub lent_within: Option<Duration>,
+}
 
 /// Reads a reserve. `None` if it has faults.
 pub(super) fn reserve(
     node: &LocatedValue,
     reading: &mut FileReading,
-) -> Option<(ReserveSpec, Vec<Priority>, Percent)> {
+) -> Option<(ReserveSpec, Reserve)> {
     let mut fields = Fields::of(node, "write `{ class: critical, part: 20% }`", reading)?;
     let classes = fields.require("class", "add the class that it is for", classes);
     let part = fields.require(
@@ -21,9 +32,16 @@ pub(super) fn reserve(
         "add the part, such as `part: 20%`",
         |node, reading| percentage(node, ("a reserve", 0.1..=99.9, "20%"), reading),
     );
+    let lent_within = fields.read("lend", duration);
     fields.finish();
     let ((class, classes), part) = (classes?, part?);
-    Some((ReserveSpec { class, part }, classes, Percent::new(part)))
+    let lend = lent_within.map(write_duration);
+    let reserve = Reserve {
+        classes,
+        part: Percent::new(part),
+        lent_within,
+    };
+    Some((ReserveSpec { class, part, lend }, reserve))
 }
 
 /// Reads classes. `None` if one of them cannot be one.

@@ -225,7 +225,7 @@ fn replace(message: &str, method: &str, field: &str) -> String {
 }
 
 /// Methods that messages mention, and the fields of files for the same. A longer name comes before a shorter one in it.
-const METHODS: [(&str, &str); 16] = [
+const METHODS: [(&str, &str); 17] = [
     ("ClientIp::behind_hops", "`hops`"),
     ("ClientIp::behind", "`behind`"),
     ("ClientIp::peer", "`peer_ip`"),
@@ -245,6 +245,7 @@ const METHODS: [(&str, &str); 16] = [
     ("forbid", "`forbid`"),
     ("ipv4_prefix", "`ipv4_prefix`"),
     ("ipv6_prefix", "`ipv6_prefix`"),
+    ("lend", "`lend`"),
 ];
 
 /// Phrases of messages about code, each with the phrase for rule files.

@@ -192,12 +192,16 @@ impl PolicySteps {
             spec.backoff = Some(backoff_spec);
             self.apply(fields, "backoff", |policy| policy.backoff(backoff));
         }
-        if let Some((reserve_spec, classes, part)) = fields.read("reserve", classes::reserve) {
+        if let Some((reserve_spec, reserve)) = fields.read("reserve", classes::reserve) {
             spec.reserve = Some(reserve_spec);
             // What it leaves only shows beside the limit of the file.
             if self.has_limit {
                 self.apply(fields, "reserve", |policy| {
-                    policy.reserve(classes.clone(), part)
+                    let policy = policy.reserve(reserve.classes.clone(), reserve.part);
+                    match reserve.lent_within {
+                        Some(within) => policy.lend(within),
+                        None => policy,
+                    }
                 });
             }
         }

@@ -68,12 +68,17 @@ pub(super) fn check_number(nodes: &[LocatedValue], reading: &mut FileReading) {
     }
 }
 
-/// Returns the fields of a rule that add a policy, each with what it appends to the name, and where it is.
+/// Returns the fields of a rule that add a policy, each with what it appends to the name, and where it is. A reserve that is lent adds
+/// none.
 pub(super) fn beside(
     rule: &LocatedValue,
 ) -> impl Iterator<Item = (&'static str, &'static str, Position)> {
     let added = [("candidate", "candidate"), ("reserve", "unreserved")];
-    let position = |field| rule.field(field).map(|node| node.position);
+    let is_counted = |node: &&LocatedValue| node.field("lend").is_none();
+    let position = move |field| {
+        let node = rule.field(field).filter(is_counted);
+        node.map(|node| node.position)
+    };
     let of = move |(field, suffix)| Some((field, suffix, position(field)?));
     added.into_iter().filter_map(of)
 }

@@ -441,6 +441,9 @@ mappings! {
         /// The part, 0.1 to 99.9, such as `20` or `20%`.
         #[schemars(with = "Percentage")]
         part: f64,
+        /// Lends it to other classes while it is not needed, all but a twentieth of the limit: the longest time until what is lent has
+        /// come back, such as `200ms`. Default: lends nothing.
+        lend?: String,
     }
 
     /// When a key is banned that is denied again and again, and for how long.

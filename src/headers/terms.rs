@@ -18,6 +18,8 @@ pub(crate) struct PolicyTerms {
     counter: Counter,
     /// The limit that headers show.
     shown_limit: u64,
+    /// What other classes see of a limit whose reserve is lent.
+    lent_limit: u64,
     /// `None` for limits on concurrency.
     window: Option<QuotaWindow>,
     /// Unit of the quota. `None` for requests.
@@ -31,6 +33,7 @@ impl PolicyTerms {
             name: *policy.name(),
             counter: *policy.counter(),
             shown_limit,
+            lent_limit: policy.lent_counter().limit(),
             window: QuotaWindow::of(policy, shown_limit),
             unit: policy
                 .quota_unit()
@@ -48,7 +51,8 @@ impl PolicyTerms {
 
     /// Whether the name and limit of a state are those of these terms. A custom store may return another limit.
     pub fn apply_to(&self, state: &PolicyState) -> bool {
-        let has_same_limit = |usage: Usage| usage.limit == self.counter.limit();
+        let limits = [self.counter.limit(), self.lent_limit];
+        let has_same_limit = |usage: Usage| limits.contains(&usage.limit);
         *state.policy() == self.name && state.usage().is_none_or(has_same_limit)
     }
 

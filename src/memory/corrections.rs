@@ -43,7 +43,7 @@ impl Shard {
 
     /// Returns whether there is room for a separate state of a charge's key. The overflow state is that of other keys, too.
     pub fn has_room(&self, charge: &Charge<'_>, key: &KeyRef, now: Timestamp) -> bool {
-        let may_overflow = match charge.policy().counter() {
+        let may_overflow = match charge.counter() {
             Counter::Bucket(_) => self.buckets.may_overflow(key, now),
             Counter::Concurrency(_) => false,
             Counter::FixedWindow(_) => self.windows.may_overflow(key, now),
@@ -86,7 +86,7 @@ impl Shard {
         now: Timestamp,
     ) {
         let fingerprint = key.fingerprint;
-        match charge.policy().counter() {
+        match charge.counter() {
             Counter::Bucket(bucket) => self.refund_bucket(bucket, fingerprint, refund, now),
             // Slots are released by their ticket.
             Counter::Concurrency(_) => {}

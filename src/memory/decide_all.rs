@@ -119,8 +119,7 @@ fn buckets_of<'a>(
         if charge.is_shadow() {
             return None;
         }
-        let (policy, units) = (charge.policy(), charge.units());
-        buckets.push(BucketCharge::new(policy, key.fingerprint, units)?);
+        buckets.push(BucketCharge::new(charge, key.fingerprint)?);
     }
     Some(buckets)
 }

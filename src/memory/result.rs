@@ -69,7 +69,7 @@ impl ChargeResult {
     #[inline]
     pub fn into_state(self, charge: &Charge<'_>) -> PolicyState {
         let state = self.bare_state(charge.policy(), charge.is_shadow());
-        charge.policy().counter().annotate(state)
+        charge.counter().annotate(state)
     }
 
     /// As [`into_state`](Self::into_state), for a charge that fits, but was counted as a denied one.

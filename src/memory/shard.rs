@@ -78,7 +78,7 @@ pub(super) struct Shard {
 /// Runs an expression with the counter of a charge and the shard's states for it, each with its own type.
 macro_rules! with_states {
     ($shard:expr, $charge:expr, |$counter:ident, $states:ident| $body:expr) => {
-        match $charge.policy().counter() {
+        match $charge.counter() {
             Counter::Bucket($counter) => {
                 let $states = &mut $shard.buckets;
                 $body
@@ -258,7 +258,7 @@ impl Shard {
         is_dry: bool,
         now: Timestamp,
     ) -> Option<FreeTurn<'a>> {
-        let bucket = charge.policy().counter().bucket()?;
+        let bucket = charge.counter().bucket()?;
         if !bucket.is_queue() || charge.units() == 0 || self.refunds.has_no_turns() {
             return None;
         }
@@ -332,7 +332,7 @@ impl Shard {
         now: Timestamp,
     ) -> Precheck<'a> {
         let units = charge.units();
-        let takes_slots = matches!(charge.policy().counter(), Counter::Concurrency(_)) && units > 0;
+        let takes_slots = matches!(charge.counter(), Counter::Concurrency(_)) && units > 0;
         let in_shard = || others.iter().filter(|other| other.shard == index);
         // Memory is reserved for all charges that may need some, because all of them may be admitted.
         let slots_before = in_shard().filter(|other| other.takes_slots).count();
@@ -416,7 +416,7 @@ impl Shard {
                 (result, is_changed)
             })
         });
-        if charge.policy().counter().is_queue() {
+        if charge.counter().is_queue() {
             return (result, placement);
         }
         let reset_at = result.usage.reset_at.as_micros();

@@ -101,7 +101,7 @@ impl MemoryStore {
         let now = self.shared.clock.read().now;
         let key = KeyRef::of(charge).fingerprint;
         self.shared.lines.lock().pause(key, now + length, now);
-        if let Some(bucket) = charge.policy().counter().bucket() {
+        if let Some(bucket) = charge.counter().bucket() {
             let span = bucket.without_queue().span();
             let tat = (now + length).as_micros() + span.saturating_sub(bucket.micros_up(1));
             self.amend(charge, |shard, key, now| {
@@ -130,7 +130,7 @@ impl MemoryStore {
 
     /// Lowers what is left of a key's quota.
     pub(super) fn lower_key(&self, charge: &Charge<'_>, remaining: u64) {
-        let counter = charge.policy().counter();
+        let counter = charge.counter();
         let used = counter.limit().saturating_sub(remaining);
         let now = self.shared.clock.read().now;
         let from = match counter.bucket() {

@@ -4,7 +4,7 @@
 //! key, so a verdict keeps that.
 
 use crate::{
-    algorithm::{BucketState, TokenBucket},
+    algorithm::{BucketState, Counter, TokenBucket},
     charge::{Charge, Fingerprint},
     clock::Timestamp,
     decision::PolicyState,
@@ -30,28 +30,23 @@ impl<'a> BucketCharge<'a> {
     /// The most charges of a group that is decided by verdicts. Nearly all groups are smaller.
     pub const MAX: usize = 4;
 
-    /// Returns the charge of a key, by its fingerprint; `None` if another algorithm counts the policy.
+    /// Returns a charge of a key, by its fingerprint; `None` if another algorithm counts the policy.
     #[inline(always)]
-    pub(super) fn new(policy: &'a Policy, fingerprint: Fingerprint, units: u64) -> Option<Self> {
+    pub(super) fn new(charge: &Charge<'a>, fingerprint: Fingerprint) -> Option<Self> {
         Some(Self {
-            policy,
-            bucket: bucket_of(policy)?,
+            policy: charge.policy(),
+            bucket: bucket_in(charge.counter())?,
             fingerprint,
-            units,
+            units: charge.units(),
         })
     }
 
     /// Returns the charge, with its key hashed; `None` if another algorithm counts the policy.
     #[inline(always)]
     pub(super) fn of(charge: &Charge<'a>) -> Option<Self> {
-        let policy = charge.policy();
-        let bucket = bucket_of(policy)?;
-        Some(Self {
-            policy,
-            bucket,
-            fingerprint: Fingerprint::of(policy, charge.key()),
-            units: charge.units(),
-        })
+        // A hash takes time.
+        bucket_in(charge.counter())?;
+        Self::new(charge, Fingerprint::of(charge.policy(), charge.key()))
     }
 
     /// Returns the charge of the policy's cost to a key in text; `None` if a verdict is not enough for the policy, or the key is not
@@ -79,7 +74,12 @@ impl<'a> BucketCharge<'a> {
     /// Returns the charge of the policy's cost to a key; `None` if another algorithm counts the policy.
     #[inline(always)]
     pub fn of_key(policy: &'a Policy, key: &Key) -> Option<Self> {
-        Self::new(policy, Fingerprint::of(policy, key), policy.default_cost())
+        Some(Self {
+            policy,
+            bucket: bucket_of(policy)?,
+            fingerprint: Fingerprint::of(policy, key),
+            units: policy.default_cost(),
+        })
     }
 
     /// Returns the policy.
@@ -99,8 +99,12 @@ impl<'a> BucketCharge<'a> {
 /// Returns the bucket of a policy. A verdict on a queue would need its turns, too.
 #[inline(always)]
 fn bucket_of(policy: &Policy) -> Option<&TokenBucket> {
-    let bucket = policy.counter().bucket()?;
-    (!bucket.is_queue()).then_some(bucket)
+    bucket_in(policy.counter())
+}
+
+#[inline(always)]
+fn bucket_in(counter: &Counter) -> Option<&TokenBucket> {
+    counter.bucket().filter(|bucket| !bucket.is_queue())
 }
 
 /// The store's answer to a charge of a bucket: two words, which stay in registers.

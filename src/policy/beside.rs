@@ -9,11 +9,14 @@
 //!
 //! To deny these requests while less than the reserve is free would need no second count. But then what the classes with the reserve
 //! use would be missing twice: of the whole, and of the rest.
+//!
+//! A reserve that is lent is counted so nevertheless, since only a twentieth is kept free: other classes get at least 19 of 20 units
+//! together with those that the classes with the reserve use, and no second count.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use crate::{
-    algorithm::Quota,
+    algorithm::{Counter, Quota},
     decision::PolicyName,
     error::{Error, ErrorKind},
     priority::priority::Priority,
@@ -21,7 +24,7 @@ use crate::{
 
 use super::{
     consistency::Percent,
-    policy::{NameHash, Policy},
+    policy::{NameHash, Outside, Policy},
     reserve::Reserve,
 };
 
@@ -52,17 +55,68 @@ impl Policy {
     ///     .key(Global);
     /// ```
     #[must_use]
-    pub fn reserve(mut self, classes: impl Into<Vec<Priority>>, part: Percent) -> Self {
+    pub fn reserve(self, classes: impl Into<Vec<Priority>>, part: Percent) -> Self {
         let classes = classes.into();
-        self.reserve = Some(Arc::new(Reserve { classes, part }));
-        self.with_rest()
+        self.with_reserve(|reserve| (reserve.classes, reserve.part) = (classes, part))
     }
 
-    /// Derives the policy of the rest again, after a setting has changed.
-    pub(super) fn with_rest(mut self) -> Self {
-        let rest = self.reserve.as_deref().map(|reserve| self.rest_of(reserve));
-        // `validate` returns the error.
-        self.rest = rest.and_then(Result::ok).map(Arc::new);
+    /// Lends the [reserve](Self::reserve) to other classes while it is not needed, all but a twentieth of the limit, rounded up.
+    ///
+    /// Default: nothing is lent. A class with the reserve that suddenly needs it finds a twentieth free, and the rest as it comes back,
+    /// since other classes get nothing until a twentieth is free again. `within` is the longest time that this may take:
+    ///
+    /// - A token or leaky bucket gets what is lent back at its rate. `build()` fails if that takes longer than `within`.
+    /// - Slots come back when their requests end, so requests of the other classes must end within this time: put a time-out around
+    ///   their handlers, and do not lend to streams or uploads. With 20 % of 1,000 slots lent to requests of up to a second, all of
+    ///   the class were served from its first second on; of requests of 30 s, 80 % in the first second, and all after five (simulated).
+    ///
+    /// No second policy is counted. Windows lend nothing, since what is lent would come back only at their end: `build()` fails for
+    /// them, without a reserve or for one of a twentieth or less, and with [`consistency`](Self::consistency) or several regions, which
+    /// lease units in advance.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{Key, Percent, Policy, Quota, RateLimiter, overload::Priority};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tollgate::Error> {
+    /// let api = Policy::new("api", Quota::per_second(100))
+    ///     .reserve(Priority::Critical, Percent::new(20.0))
+    ///     .lend(Duration::from_millis(200));
+    /// let limiter = RateLimiter::builder().policy(api.clone()).build()?;
+    ///
+    /// let ask = async |priority| limiter.check(&api.charges(Key::GLOBAL, priority)).await;
+    /// for _ in 0..95 {
+    ///     assert!(ask(Priority::Normal).await?.is_allowed());
+    /// }
+    /// assert!(!ask(Priority::Normal).await?.is_allowed());
+    /// assert!(ask(Priority::Critical).await?.is_allowed());
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn lend(self, within: Duration) -> Self {
+        self.with_reserve(|reserve| reserve.lent_within = Some(within))
+    }
+
+    fn with_reserve(mut self, change: impl FnOnce(&mut Reserve)) -> Self {
+        change(Arc::make_mut(self.reserve.get_or_insert_default()));
+        self.with_outside()
+    }
+
+    /// Derives what other classes may use again, after a setting has changed.
+    pub(super) fn with_outside(mut self) -> Self {
+        let outside = |reserve: &Reserve| match reserve.lent_within {
+            Some(_) => {
+                let kept = KEPT.of_up(self.counter().limit());
+                Some(Outside::Lent(Arc::new(self.counter().leaving(kept))))
+            }
+            // `validate` returns the error.
+            None => self.rest_of(reserve).ok().map(Arc::new).map(Outside::Rest),
+        };
+        self.outside = self.reserve.as_deref().and_then(outside);
         self
     }
 
@@ -70,18 +124,41 @@ impl Policy {
         self.beside("unreserved", reserve.rest_of(self.quota), 28)
     }
 
-    /// Returns the policy that counts all requests without the reserve. `None` if nothing is reserved.
+    /// Returns the policy that counts all requests without the reserve. `None` if nothing is reserved, or the reserve is lent.
     #[inline]
     pub(crate) fn rest(&self) -> Option<&Self> {
-        self.rest.as_deref()
+        match self.outside.as_ref()? {
+            Outside::Rest(rest) => Some(rest),
+            Outside::Lent(_) => None,
+        }
     }
 
-    /// Returns the policy that counts requests of this class besides; `None` if they may use the whole quota.
     #[inline]
-    pub(crate) fn rest_for(&self, priority: Priority) -> Option<&Self> {
+    pub(crate) fn has_reserve(&self) -> bool {
+        self.reserve.is_some()
+    }
+
+    /// Returns what requests of this class may use; `None` if it is the whole quota.
+    #[inline]
+    pub(crate) fn outside_of_reserve(&self, priority: Priority) -> Option<&Outside> {
         let reserve = self.reserve.as_deref()?;
         let may_use_it = reserve.classes.contains(&priority);
-        self.rest().filter(|_| !may_use_it)
+        self.outside.as_ref().filter(|_| !may_use_it)
+    }
+
+    /// Returns the counter of requests to which the reserve is lent; that of all if it is not.
+    #[cold]
+    pub(crate) fn lent_counter(&self) -> &Counter {
+        match self.outside.as_ref() {
+            Some(Outside::Lent(counter)) => counter,
+            _ => self.counter(),
+        }
+    }
+
+    /// Returns whether the reserve is lent.
+    #[cfg(feature = "redis")]
+    pub(crate) fn lends(&self) -> bool {
+        matches!(self.outside.as_ref(), Some(Outside::Lent(_)))
     }
 
     /// Checks that there is no reserve, for calls, which have no class.
@@ -102,14 +179,20 @@ impl Policy {
         };
         let fault = if let Err(reason) = reserve.validate(self.quota) {
             reason
+        } else if let Err(reason) = reserve.validate_loan(self.counter(), KEPT) {
+            return Err(self.error(ErrorKind::InvalidPolicy, &reason));
+        } else if reserve.lent_within.is_some() && self.consistency.is_leased() {
+            "the shared store must decide on what is lent: remove lend() or consistency()"
         } else if self.counter().is_queue() {
             "a queue serves in order and cannot have a reserve: use another algorithm"
         } else if self.counts_denied {
             "denied requests of other classes would use up the reserve: remove count_denied()"
         } else if self.penalty.is_some() {
             "a ban denies all classes of a key, also those with a reserve: remove penalty() and backoff()"
-        } else {
+        } else if reserve.lent_within.is_none() {
             return self.rest_of(reserve)?.validate();
+        } else {
+            return Ok(());
         };
         Err(self.error(ErrorKind::InvalidPolicy, fault))
     }
@@ -135,7 +218,7 @@ impl Policy {
         let mut policy = self.clone();
         (policy.name, policy.name_hash, policy.quota) = (name, NameHash::of(&name), quota);
         (policy.penalty, policy.notes_denied) = (None, self.counts_denied);
-        (policy.reserve, policy.rest) = (None, None);
+        (policy.reserve, policy.outside) = (None, None);
         #[cfg(feature = "metrics")]
         {
             policy.series = policy.series_under(self.tier.as_ref());
@@ -143,3 +226,6 @@ impl Policy {
         Ok(policy.algorithm(self.algorithm))
     }
 }
+
+/// The part of a limit that is kept free while the reserve is lent.
+const KEPT: Percent = Percent::whole(5);

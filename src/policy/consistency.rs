@@ -125,6 +125,11 @@ impl Percent {
         Self(tenths)
     }
 
+    /// Returns a percentage of a whole number.
+    pub(super) const fn whole(percent: u16) -> Self {
+        Self(percent * 10)
+    }
+
     /// Returns this part of a whole of so many parts.
     #[cfg(feature = "redis")]
     pub(crate) fn of(self, whole: u64) -> u64 {

@@ -70,6 +70,6 @@ pub use self::penalty::{BanRecord, BanStatus, Penalty};
 pub(crate) use self::policy::NameHash;
 #[cfg(any(feature = "explain", feature = "redis", feature = "rules"))]
 pub(crate) use self::policy::OnOutage;
-pub(crate) use self::policy::Policy;
+pub(crate) use self::policy::{Outside, Policy};
 #[cfg(feature = "client")]
 pub(crate) use self::present_rate::PresentRate;

@@ -50,12 +50,12 @@ pub struct Policy {
     /// Behind a pointer: most policies have none, and policies are copied.
     pub(super) penalty: Option<Arc<Penalty>>,
     on_outage: OnOutage,
-    consistency: Consistency,
+    pub(super) consistency: Consistency,
     /// `None` for requests.
     unit: Option<Arc<str>>,
     pub(super) reserve: Option<Arc<Reserve>>,
-    /// Counts the requests of classes without the reserve, besides this policy.
-    pub(super) rest: Option<Arc<Policy>>,
+    /// What requests of classes without the reserve may use.
+    pub(super) outside: Option<Outside>,
     /// The tier whose quota this is.
     #[cfg(any(feature = "explain", feature = "metrics"))]
     pub(super) tier: Option<PolicyName>,
@@ -93,7 +93,7 @@ impl Policy {
             consistency: Consistency::default(),
             unit: None,
             reserve: None,
-            rest: None,
+            outside: None,
             #[cfg(any(feature = "explain", feature = "metrics"))]
             tier: None,
             #[cfg(feature = "metrics")]
@@ -151,7 +151,7 @@ impl Policy {
         if self.has_valid_name() {
             self.counter = Counter::new(self.quota, algorithm);
         }
-        self.with_rest()
+        self.with_outside()
     }
 
     /// Sets whether denied requests consume quota as well.
@@ -196,7 +196,7 @@ impl Policy {
     #[must_use]
     pub fn cost(mut self, units: u64) -> Self {
         self.cost = units;
-        self.with_rest()
+        self.with_outside()
     }
 
     /// Sets the unit of the quota, which `RateLimit-Policy` (draft 11) contains as `qu`.
@@ -218,7 +218,7 @@ impl Policy {
     #[must_use]
     pub fn unit(mut self, unit: impl AsRef<str>) -> Self {
         self.unit = Some(unit.as_ref().into());
-        self.with_rest()
+        self.with_outside()
     }
 
     /// Sets the behaviour while the shared store is unavailable.
@@ -227,7 +227,7 @@ impl Policy {
     #[must_use]
     pub fn on_outage(mut self, choice: OnOutage) -> Self {
         self.on_outage = choice;
-        self.with_rest()
+        self.with_outside()
     }
 
     /// Sets whether each decision asks the shared store.
@@ -245,7 +245,7 @@ impl Policy {
     #[must_use]
     pub fn consistency(mut self, consistency: Consistency) -> Self {
         self.consistency = consistency;
-        self.with_rest()
+        self.with_outside()
     }
 
     /// Returns the name; empty if the given name is invalid.
@@ -406,6 +406,7 @@ impl Policy {
             counter: Ok(self.counter().part(units)),
             ..self.clone()
         }
+        .with_outside()
     }
 
     /// Returns the policy for turns that are given back: one that others are behind is kept until they are given back, too.
@@ -562,6 +563,17 @@ impl fmt::Debug for Policy {
             .field("reserve", &self.reserve)
             .finish_non_exhaustive()
     }
+}
+
+// === Outside ===
+
+/// What requests of classes without a reserve may use.
+#[derive(Clone, Debug)]
+pub(crate) enum Outside {
+    /// As the whole limit, but for the part of it that is always kept free.
+    Lent(Arc<Counter>),
+    /// What is not reserved: counts these requests besides.
+    Rest(Arc<Policy>),
 }
 
 // === OnOutage ===

@@ -314,7 +314,7 @@ impl CoveringDenial {
     /// Returns the state of a policy whose request is denied again, in the time of a decision that is made at `now`.
     pub fn state(&self, charge: &Charge<'_>, now: Timestamp, decided_at: Timestamp) -> PolicyState {
         let then = |time: Timestamp| decided_at + time.since(now);
-        let counter = charge.policy().counter();
+        let counter = charge.counter();
         let usage = Usage::new(counter.limit(), self.remaining, then(self.reset_at));
         let retry = match counter.retry_under(usage, charge.units(), decided_at) {
             Retry::At(at) if charge.units() > self.cost => Retry::At(at.max(then(self.until))),
@@ -381,7 +381,7 @@ impl KeyCheck {
         let fingerprint = Fingerprint::of(charge.policy(), charge.key());
         Self {
             place: fingerprint.shard(SETS),
-            hash: fingerprint.low() ^ mix(mix(validity) ^ charge.policy().counter().quota_hash()),
+            hash: fingerprint.low() ^ mix(mix(validity) ^ charge.counter().quota_hash()),
         }
     }
 
@@ -408,7 +408,7 @@ pub(super) fn may_be_denied_here(charge: &Charge<'_>) -> bool {
 /// Returns the microseconds in which so many units come back on average, 100 ms at most; 0 if they do so more than once in a round
 /// trip, or all together.
 fn slow_interval(charge: &Charge<'_>, cost: u32) -> u64 {
-    let counter = charge.policy().counter();
+    let counter = charge.counter();
     let all = match counter {
         Counter::FixedWindow(_) => 0,
         Counter::SlidingWindow(window) => window.millis() * 1_000,

@@ -114,6 +114,11 @@ impl LocalCounts {
             // Slots come back when requests end; the mirror keeps them for a lease.
             let is_free = usage.remaining >= usage.limit;
             mirrored.reset_at = if is_free { now } else { now + slots.lease() };
+            if charge.is_borrowing() && usage.remaining == 0 {
+                // It does not show how many of the slots are used that are not lent.
+                let known = self.mirror.get(fingerprint, now);
+                mirrored.used = mirrored.used.max(known.map_or(0, |known| known.used));
+            }
         }
         self.mirror.put(fingerprint, mirrored, doubts);
     }
@@ -261,7 +266,7 @@ impl LocalCounts {
     fn start(&self, fingerprint: KeyHash, charge: &Charge<'_>, is_kept: bool) -> LocalCharges {
         let (share, now) = (self.share_of(charge), self.clock.now());
         let policies = self.new_policies_of(charge, share);
-        let local = charge.under(&policies.part).cost(0);
+        let local = charge.under(&policies.part).owning().cost(0);
         let mirrored = if is_kept {
             self.mirror.get(fingerprint, now)
         } else {
@@ -476,7 +481,7 @@ pub(super) fn still_used_of(charge: &Charge<'_>, mirrored: Mirrored, now: Timest
 ///
 /// A request that costs more than the share is not admitted here, but may be elsewhere or after the outage.
 fn under_whole_limit(charge: &Charge<'_>, state: &PolicyState, now: Timestamp) -> PolicyState {
-    let limit = charge.policy().counter().limit();
+    let limit = charge.counter().limit();
     if charge.units() > limit {
         return *state;
     }

@@ -18,7 +18,7 @@ use crate::{
     diagnosis::log,
     extract::{AsyncKeyExtractor, Extracted, KeyExtractor},
     key::Key,
-    policy::Policy,
+    policy::{Outside, Policy},
     priority::priority::Priority,
     rejection::{MissingKeyDetail, Rejection},
     request::{BodyFault, RequestHead},
@@ -118,15 +118,21 @@ impl Rule {
                 charge(policy).enforcement(setting.enforcement(name, key))
             }
         };
-        add(enforced(policy));
+        let outside = match policy.has_reserve() {
+            true => policy.outside_of_reserve(Priority::of(head.extensions)),
+            false => None,
+        };
+        let whole = enforced(policy);
+        add(match outside {
+            Some(Outside::Lent(_)) => whole.borrowing(),
+            _ => whole,
+        });
         if let Some(candidate) = &self.candidate
             && std::ptr::eq(policy, &raw const self.policy)
         {
             add(charge(candidate).enforcement(Enforcement::Candidate));
         }
-        if policy.rest().is_some()
-            && let Some(rest) = policy.rest_for(Priority::of(head.extensions))
-        {
+        if let Some(Outside::Rest(rest)) = outside {
             add(enforced(rest));
         }
     }

@@ -1,5 +1,7 @@
 //! Settings of a rule's policy that are made after its key.
 
+use std::time::Duration;
+
 use crate::{
     algorithm::Algorithm,
     policy::{
@@ -42,6 +44,12 @@ impl Rule {
     #[must_use]
     pub fn count_denied(self, count: bool) -> Self {
         self.with_policy(|policy| policy.count_denied(count))
+    }
+
+    /// As [`Policy::lend`].
+    #[must_use]
+    pub fn lend(self, within: Duration) -> Self {
+        self.with_policy(|policy| policy.lend(within))
     }
 
     /// As [`Policy::on_outage`].

@@ -411,7 +411,7 @@ impl Rule {
             && !self.needs_lookups()
             && !self.keeps_charges()
             && self.candidate.is_none()
-            && policy.rest().is_none()
+            && !policy.has_reserve()
             && self.matchers.is_empty()
     }
 

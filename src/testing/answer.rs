@@ -62,7 +62,7 @@ impl fmt::Debug for Answer {
 /// Returns the decision that admits the charges, each as the first one of its key.
 pub(super) fn allowed(charges: &[Charge<'_>], now: Timestamp) -> Decision {
     decision(charges, now, |charge| {
-        let limit = charge.policy().counter().limit();
+        let limit = charge.counter().limit();
         let usage = Usage::new(limit, limit.saturating_sub(charge.units()), now);
         (usage, Retry::Now)
     })
@@ -71,7 +71,7 @@ pub(super) fn allowed(charges: &[Charge<'_>], now: Timestamp) -> Decision {
 /// Returns the decision that denies the charges for this long. A peek passes.
 pub(super) fn denied(charges: &[Charge<'_>], now: Timestamp, wait: Duration) -> Decision {
     decision(charges, now, |charge| {
-        let usage = Usage::new(charge.policy().counter().limit(), 0, now + wait);
+        let usage = Usage::new(charge.counter().limit(), 0, now + wait);
         match charge.units() {
             0 => (usage, Retry::Now),
             _ => (usage, Retry::At(now + wait)),

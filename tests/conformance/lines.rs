@@ -8,10 +8,11 @@ use std::{
 };
 
 use tollgate::{
-    Charge, Key, Policy, Quota, RateLimiter,
+    Charge, Key, Percent, Policy, Quota, RateLimiter,
     acquire::{Acquire, AcquireError, AcquireErrorKind, Permit, Priority},
     algorithm::{Algorithm, QueueLimits, WindowStart},
     block::Block,
+    overload,
     policy::Penalty,
 };
 
@@ -37,6 +38,7 @@ on_every_store! { lines, std::convert::identity, {
     pause_and_callers_are_explained_with_the_next_turn
     lowered_quota_is_what_is_left
     queue_of_a_policy_is_not_waited_in_twice
+    caller_that_borrows_waits_until_a_twentieth_is_free
 } }
 
 const UNIT: Duration = Duration::from_millis(100);
@@ -548,4 +550,24 @@ async fn queue_of_a_policy_is_not_waited_in_twice(place: Place) {
         Some(UNIT),
         "the state is that of the queue"
     );
+}
+
+async fn caller_that_borrows_waits_until_a_twentieth_is_free(place: Place) {
+    let policy = Policy::new("lent", Quota::per_second(10).burst(20))
+        .reserve(overload::Priority::Critical, Percent::new(50.0))
+        .lend(Duration::from_secs(1));
+    let limiter = place.instance(&[&policy]);
+    let of = |class| policy.charges(ada(), class)[0];
+    exhaust(&limiter, of(overload::Priority::Normal)).await;
+    let mut caller = Caller::waiting(limiter.acquire(of(overload::Priority::Normal))).await;
+    let critical = check(&limiter, &[of(overload::Priority::Critical)]).await;
+    assert!(critical.is_allowed());
+    place.clock.advance(UNIT);
+    caller
+        .assert_waits("one unit is free, and is not lent")
+        .await;
+    place.clock.advance(UNIT);
+    drop(caller.turn().await);
+    let critical = check(&limiter, &[of(overload::Priority::Critical)]).await;
+    assert!(critical.is_allowed());
 }

@@ -73,6 +73,7 @@ mod by_itself;
 mod changes;
 mod leases;
 mod lines;
+mod loans;
 mod penalties;
 mod place;
 mod refunds;

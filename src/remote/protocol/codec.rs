@@ -87,7 +87,7 @@ pub(super) fn penalty_of<'a>(charge: &Charge<'a>) -> Option<&'a Penalty> {
 /// Appends a charge that the script makes whether it fits or not. For a sliding log the script also tries the commands
 /// that only long logs need.
 pub(super) fn probe(arguments: &mut Arguments, charge: &Charge<'_>) {
-    let tag = match charge.policy().counter() {
+    let tag = match charge.counter() {
         Counter::SlidingLog(_) => Tag::Probe,
         Counter::Bucket(_)
         | Counter::Concurrency(_)
@@ -104,7 +104,7 @@ fn write_charge(arguments: &mut Arguments, charge: &Charge<'_>) {
 
     // Above every limit, and still exact in the script's doubles.
     let cost = charge.units().min(1 << 52);
-    match charge.policy().counter() {
+    match charge.counter() {
         Counter::Bucket(bucket) => {
             // Where units may be leased, the script must know how long each of them takes.
             let is_whole = match charge.site() {
@@ -233,7 +233,7 @@ pub(super) fn correct(settlement: &Settlement) -> Option<Arguments> {
         Correction::Refund(units) => (units, true),
         Correction::Release => return Some(release(&[charge], settlement.is_acquire_pending())),
     };
-    let counter = charge.policy().counter();
+    let counter = charge.counter();
     let mut arguments = Arguments::new();
     if is_refund {
         let mark = settlement.mark();
@@ -291,7 +291,7 @@ pub(super) fn merge(charge: &Charge<'_>, admitted: Admitted) -> Option<Arguments
         Argument::Number(admitted.until.as_micros()),
     ]);
     let amount = admitted.amount.min(1 << 50);
-    match charge.policy().counter() {
+    match charge.counter() {
         Counter::Bucket(bucket) if charge.is_away() => {
             let (units, micros) = bucket.refill();
             let cost = u128::from(amount) * u128::from(units) / u128::from(micros);
@@ -313,7 +313,7 @@ pub(super) fn merge(charge: &Charge<'_>, admitted: Admitted) -> Option<Arguments
 
 /// Returns the arguments that lower what is left of a key's quota; `None` for slots.
 pub(super) fn lower(charge: &Charge<'_>, remaining: u64, now: Timestamp) -> Option<Arguments> {
-    let counter = charge.policy().counter();
+    let counter = charge.counter();
     let used = counter.limit().saturating_sub(remaining);
     let from = match counter {
         Counter::Bucket(bucket) => now.as_micros() + bucket.micros_down(used),
@@ -360,7 +360,7 @@ pub(super) fn renew(charges: &[Charge<'_>], take_again: bool) -> Arguments {
 
 /// Returns the arguments of a job on slots of one key. The lease is the longest of all charges.
 fn slot_upkeep(tag: Tag, charges: &[Charge<'_>], flag: bool) -> Arguments {
-    let lease = |charge: &Charge<'_>| match charge.policy().counter() {
+    let lease = |charge: &Charge<'_>| match charge.counter() {
         Counter::Concurrency(slots) => slots.lease(),
         Counter::Bucket(_)
         | Counter::FixedWindow(_)
@@ -409,7 +409,7 @@ pub(super) struct ChargeReply {
 /// Returns the number of integers in the reply that describe the state after this charge, plus [`IN_SHADOW`] for a charge
 /// that denies nothing.
 pub(in crate::remote) fn reply_len(charge: &Charge<'_>) -> u8 {
-    let len = match charge.policy().counter() {
+    let len = match charge.counter() {
         Counter::Bucket(_) if charge.is_away() => 3,
         Counter::Bucket(_) | Counter::Concurrency(_) => 1,
         Counter::FixedWindow(_) => 2,
@@ -441,7 +441,7 @@ pub(super) fn decode(
     reply: &ChargeReply,
     (now, is_made): (Timestamp, bool),
 ) -> PolicyState {
-    let counter = charge.policy().counter();
+    let counter = charge.counter();
     let (usage, retry) = KeyState(reply.numbers).usage_and_retry(counter, charge.units(), now);
     let starts_at = match counter.bucket() {
         Some(bucket) if reply.has_room && charge.units() > 0 => {
@@ -479,7 +479,7 @@ pub(super) fn decode(
 
 /// Returns by how many microseconds leased units prolong the wait of a charge that a window denies.
 fn wait_for_leased(charge: &Charge<'_>, reply: &ChargeReply, retry: Retry, now: Timestamp) -> u64 {
-    let counter = charge.policy().counter();
+    let counter = charge.counter();
     let leased = reply.refunded_or_leased.cast_signed();
     let without = KeyState(reply.numbers).after(-leased, counter, now);
     let (usage, certain) = without.usage_and_retry(counter, charge.units(), now);

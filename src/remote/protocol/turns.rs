@@ -133,7 +133,7 @@ pub(in crate::remote) fn pause(
     now: Option<Timestamp>,
 ) -> Cmd {
     let mut command = start(Script::PAUSE, 6);
-    let bucket = charge.policy().counter().bucket();
+    let bucket = charge.counter().bucket();
     command.arg(1 + usize::from(bucket.is_some()));
     command.arg(keyspace.line_key(charge.policy(), charge.key()).as_slice());
     if bucket.is_some() {

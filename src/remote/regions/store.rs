@@ -125,6 +125,9 @@ impl Store for RegionStore {
             Counter::Bucket(_) if policy.counts_denied() => {
                 "a region does not ask the others about each request that is denied: remove count_denied()"
             }
+            Counter::Bucket(_) if policy.lends() => {
+                "a region does not ask the others what they have lent: remove lend()"
+            }
             Counter::Bucket(_) => return Ok(()),
             Counter::Concurrency(_) => "slots are held, not spent",
             Counter::FixedWindow(_) | Counter::SlidingLog(_) | Counter::SlidingWindow(_) => {

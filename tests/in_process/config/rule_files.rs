@@ -277,7 +277,7 @@ rules:
     algorithm: concurrency
     limit: 10
     lease: 10s
-    reserve: { class: [critical, paid], part: 12.5% }
+    reserve: { class: [critical, paid], part: 12.5%, lend: 2s }
     tiers: { pro: 20 }
     tier_from: { header: x-plan }
     overrides: [{ key: 192.0.2.7, tier: pro }, { key: 192.0.2.8, tier: 30 }]

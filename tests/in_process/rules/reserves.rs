@@ -108,6 +108,56 @@ async fn headers_and_the_handler_see_the_rest_of_requests_that_it_counts() {
     assert_eq!(body.expect("a body"), "api 8");
 }
 
+// Of 40, a twentieth is 2.
+#[tokio::test]
+async fn lent_reserve_goes_to_other_classes_but_for_a_twentieth() {
+    let policy = Policy::new("api", Quota::per_hour(40)).reserve(Priority::Critical, fifth());
+    let hour = Duration::from_hours(1);
+    let app = app([policy.key(Global).lend(hour)], classes());
+    assert_eq!(status(&app, "/pay/7").await, StatusCode::OK);
+    let normal = ask(&app, "/").await;
+    let policies = &normal.headers()["ratelimit-policy"];
+    assert_eq!(policies, r#""api";q=40;w=3600"#);
+    let body = axum::body::to_bytes(normal.into_body(), 100).await;
+    assert_eq!(body.expect("a body"), "api 36");
+    assert_eq!(passed(&app, "/").await, 36);
+    let denied = ask(&app, "/export/7").await;
+    assert_eq!(denied.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(denied.headers()["retry-after"], "90");
+    assert_eq!(passed(&app, "/pay/7").await, 2);
+}
+
+#[tokio::test]
+async fn lent_reserve_of_a_tier_is_that_of_its_quota() {
+    let pro = Tier::new("pro", Quota::per_hour(100)).expect("a tier");
+    let rule = api().lend(Duration::from_hours(1));
+    let rule = rule
+        .key(Header::new("x-user"))
+        .tier_fn(move |_, _| Some(pro.clone()));
+    let app = app([rule], classes());
+    assert_eq!(passed(&app, "/").await, 95);
+    assert_eq!(passed(&app, "/pay/7").await, 5);
+}
+
+#[tokio::test]
+async fn slots_are_lent_and_come_back() {
+    let limiter = RateLimiter::builder().build().expect("well set up");
+    let fleet = Policy::concurrency("fleet", 20).reserve(Priority::Critical, fifth());
+    let fleet = fleet.lend(Duration::from_secs(1));
+    let enter = async |priority| limiter.enforce(&fleet.charges(Key::GLOBAL, priority)).await;
+    let mut others = Vec::new();
+    while let Ok(permit) = enter(Priority::Normal).await {
+        others.push(permit);
+    }
+    assert_eq!(others.len(), 19);
+    let critical = enter(Priority::Critical).await.expect("one is kept free");
+    drop(others.pop());
+    assert!(enter(Priority::Normal).await.is_err());
+    let second = enter(Priority::Critical).await.expect("what came back");
+    drop((critical, second));
+    assert!(enter(Priority::Normal).await.is_ok());
+}
+
 #[tokio::test]
 async fn class_counts_also_without_shedding_and_for_requests_that_are_not_shed() {
     for overload in [
@@ -204,7 +254,7 @@ async fn both_are_settled_by_the_actual_cost() {
 
 #[test]
 fn reserves_that_cannot_work_are_refused() {
-    let minute = Duration::from_secs(60);
+    let (minute, day) = (Duration::from_secs(60), Duration::from_hours(24));
     let small = |units| Policy::new("api", Quota::per_hour(units));
     let reserved = |percent| small(10).reserve(Priority::Critical, Percent::new(percent));
     let queue = Algorithm::LeakyQueue(QueueLimits::new(10, Duration::from_secs(5)));
@@ -228,6 +278,27 @@ fn reserves_that_cannot_work_are_refused() {
         ),
         (api().cost(9), "a request costs 9"),
         (api().consistency(Consistency::Leased), "set a burst of 16"),
+        (small(10).lend(minute), "add reserve()"),
+        (api().lend(Duration::ZERO), "within no time"),
+        (api().lend(minute), "takes 360s to come back"),
+        (
+            small(100)
+                .reserve(Priority::Critical, Percent::new(5.0))
+                .lend(day),
+            "lends nothing",
+        ),
+        (
+            api().algorithm(Algorithm::SlidingWindow).lend(day),
+            "use a token bucket",
+        ),
+        (
+            Policy::new("api", Quota::per_hour(100))
+                .reserve(Priority::Critical, fifth())
+                .consistency(Consistency::Leased)
+                .lend(day),
+            "remove lend() or consistency()",
+        ),
+        (api().lend(day).count_denied(true), "remove count_denied()"),
         (
             Policy::new("a".repeat(29), Quota::per_hour(10)).reserve(Priority::Critical, fifth()),
             "use at most 28 characters",
@@ -240,6 +311,17 @@ fn reserves_that_cannot_work_are_refused() {
     for percent in [0.1, 20.0, 90.0] {
         reserved(percent).validate().expect("it leaves some");
     }
+    let lent = reserved(99.9).lend(day);
+    lent.validate().expect("others get it while it is free");
+    let in_any_order = small(10).lend(day).reserve(Priority::Critical, fifth());
+    in_any_order.validate().expect("the order does not matter");
+    assert_eq!(
+        format!("{in_any_order:?}"),
+        format!("{:?}", api().lend(day))
+    );
+    let name = "a".repeat(39);
+    let long = Policy::new(name, Quota::per_hour(10)).reserve(Priority::Critical, fifth());
+    long.lend(day).validate().expect("no second name is needed");
 }
 
 // Regression: only layers had the rest among their policies.
