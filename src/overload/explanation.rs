@@ -5,7 +5,7 @@ use std::fmt;
 use crate::{key::Key, priority::priority::Priority, request::RequestHead, rules::RuleMode};
 
 use super::{
-    overload::{Overload, SHARE},
+    overload::{Overload, most_places},
     shares::KeyHash,
 };
 
@@ -41,7 +41,7 @@ impl Overload {
                 key,
                 weight,
                 places: core.shares.held(hash),
-                most_places: free.saturating_mul(SHARE * weight),
+                most_places: most_places(free, weight),
                 rate: core.shares.rate_now(hash, now),
                 fair_rate: core
                     .shares

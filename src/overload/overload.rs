@@ -174,9 +174,7 @@ impl Lane {
         let is_shadow = mode.mode() == RuleMode::Shadow;
         let entry = core.limit.enter((lane, class), now, is_shadow, |others| {
             let free = ceiling.saturating_sub(others);
-            let may = |(key, weight): (KeyHash, u32)| {
-                core.shares.held(key) < free.saturating_mul(SHARE * weight)
-            };
+            let may = |(key, weight)| core.shares.held(key) < most_places(free, weight);
             passes && free > 0 && key.is_none_or(may)
         });
         if entry != Entry::Fits {
@@ -296,5 +294,14 @@ impl fmt::Debug for InFlight {
     }
 }
 
-/// A key has fewer than this many times the free places.
-pub(super) const SHARE: u32 = 16;
+/// Returns how many places a key may have so that it gets another one: fewer than this. The last free place is for a key that has
+/// none, whatever the weights are.
+pub(super) fn most_places(free: u32, weight: u32) -> u32 {
+    match free {
+        0 | 1 => free,
+        _ => free.saturating_mul(SHARE * weight),
+    }
+}
+
+/// A key of weight 1 has fewer than this many times the free places.
+const SHARE: u32 = 16;

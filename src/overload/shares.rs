@@ -1,7 +1,7 @@
 //! Fairness within a class: how many places a key may take, and how often it may try.
 //!
 //! - A key gets a place while it has fewer than 16 times the free ones (Choudhury and Hahne, "Dynamic queue length thresholds",
-//!   1998): one comparison, without a list of the keys.
+//!   1998): one comparison, without a list of the keys. The last free place is for a key that has none.
 //! - Before that, a key that tries more often than the fair rate of its class passes with the probability `fair rate / its rate`, as
 //!   in core-stateless fair queueing (Stoica, Shenker and Zhang, 1998). So a key that sends nine of ten requests does not find each
 //!   place first. The fair rate falls while more than a fifth of those that pass find no place.

@@ -463,6 +463,40 @@ async fn key_of_a_weight_gets_so_many_times_as_many_places() {
     ] {
         assert_eq!(weight_of(overload, path), weight, "{path}");
     }
+// A key of a weight of 10 would get all of 128 places.
+#[tokio::test]
+async fn key_of_a_high_weight_leaves_the_last_place_to_another_key() {
+    for weight in [10, 1_000] {
+        let builder = stopped().0.classes([Priority::Normal]);
+        let builder = builder.key(Header::new("x-tenant"));
+        let overload = built(builder.weight_by(move |_, _| weight));
+        let limit = overload.limit();
+        let loud = waiting(&overload, "loud", 2 * limit);
+        assert_eq!(overload.in_flight(), limit - 1, "{weight}");
+        let quiet = waiting(&overload, "quiet", 2);
+        assert_eq!(overload.in_flight(), limit, "{weight}");
+        drop((loud, quiet));
+        assert_eq!(overload.in_flight(), 0);
+    }
+}
+
+/// Sends requests of a tenant that wait for ever, unless they are shed.
+fn waiting(overload: &Overload, tenant: &str, count: u32) -> Vec<impl Sized + use<>> {
+    let service = overload.layer(service_fn(|_: Request<Body>| {
+        pending::<Result<Response<Body>, Infallible>>()
+    }));
+    let mut futures = Vec::new();
+    for _ in 0..count {
+        let mut request = request("/");
+        let tenant = tenant.parse().expect("a value");
+        request.headers_mut().insert("x-tenant", tenant);
+        let mut future = Box::pin(service.clone().oneshot(request));
+        let _ = poll(future.as_mut());
+        futures.push(future);
+    }
+    futures
+}
+
 }
 
 /// Returns the weight of a path, by the places that its only key gets. A weight must not be so large that the key gets all.
