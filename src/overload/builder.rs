@@ -211,7 +211,8 @@ impl OverloadBuilder {
         self
     }
 
-    /// Sets the longest `Retry-After` of a request that is shed. Each is drawn between 1 s and this.
+    /// Sets the longest `Retry-After` of a request that is shed. Each is drawn between 1 s and this, in whole seconds: 1,500 ms is
+    /// rounded up to 2 s.
     ///
     /// Default: 10 s. `build()` fails below 1 s and above a day.
     pub fn max_retry_after(mut self, longest: Duration) -> Self {

@@ -7,15 +7,16 @@ use arc_swap::Guard;
 use bytes::Bytes;
 use http::{Request, Response};
 
-#[cfg(feature = "reload")]
-use crate::{limiter::Replaceable, rules::ModeSetting};
 use crate::{
+    clock::whole_seconds,
     middleware::{ResponseBody, respond::respond_plainly},
     rejection::{MakeRejection, Rejection},
     rules::ModeSwitch,
     task::backoff::random,
     telemetry::{OverloadMetrics, OverloadOutcome},
 };
+#[cfg(feature = "reload")]
+use crate::{limiter::Replaceable, rules::ModeSetting};
 
 use super::{classes::Classes, request_rules::RequestRules, shed::Shed};
 
@@ -48,7 +49,7 @@ impl Setup {
     /// overload would come back together.
     #[cold]
     pub fn rejection(&self, shed: Shed) -> Rejection {
-        let most = self.max_retry_after.as_secs().max(1);
+        let most = whole_seconds(self.max_retry_after);
         Rejection::overloaded(shed.priority, Duration::from_secs(1 + random() % most))
     }
 

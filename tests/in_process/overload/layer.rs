@@ -1,6 +1,7 @@
 //! The layer: which class a request has, what one that is shed gets, and how its place comes back.
 
 use std::{
+    collections::BTreeSet,
     convert::Infallible,
     future::{Future, pending},
     net::{IpAddr, SocketAddr},
@@ -252,6 +253,20 @@ async fn request_that_is_shed_gets_503_and_charges_no_policy() {
             .priority_when("/export", Priority::Sheddable)
             .max_retry_after(Duration::from_secs(4)),
     );
+#[tokio::test]
+async fn longest_wait_is_rounded_up_to_whole_seconds() {
+    let overload = built(stopped().0.max_retry_after(Duration::from_millis(1_500)));
+    let _places = fill(&overload, Priority::Critical);
+    let app = shows_class(&overload);
+    let mut waits = BTreeSet::new();
+    for _ in 0..200 {
+        let shed = app.clone().oneshot(request("/")).await;
+        let shed = shed.expect("it answers");
+        waits.insert(shed.headers()["retry-after"].clone());
+    }
+    assert!(waits.iter().eq(["1", "2"]), "{waits:?}");
+}
+
     let limit = RateLimitLayer::builder()
         .policy(Policy::new("all", Quota::per_hour(3)).key(Global))
         .build()
