@@ -85,11 +85,13 @@ impl Lane {
         request: &mut Request<A>,
     ) -> Result<Option<InFlight>, Rejection> {
         let head = RequestHead::from(&*request);
-        let key = setup.rules.key(&head);
+        let is_counted = !setup.mode.get().is_off() && !setup.rules.skips(&head);
+        let needs_key = is_counted || setup.rules.by.is_some();
+        let key = needs_key.then(|| setup.rules.key(&head)).flatten();
         let class = setup.rules.class(&head, key.as_ref(), &setup.classes);
-        let place = match setup.mode.get().is_off() || setup.rules.skips(&head) {
-            true => None,
-            false => {
+        let place = match is_counted {
+            false => None,
+            true => {
                 let key = key.as_ref();
                 let weighed = key.map(|key| (key, setup.rules.weight(&head, key)));
                 let place = self.enter(setup, class, weighed);

@@ -21,7 +21,7 @@ use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use proptest::prelude::*;
 use tollgate::{
-    ErrorKind, Key, Policy, Quota, RateLimitLayer,
+    ErrorKind, Key, Policy, Quota, RateLimitLayer, RequestHead,
     clock::{Clock, Timestamp},
     extract::{Global, Header, PeerIp},
     matching::{AddressList, PathPattern},
@@ -366,6 +366,37 @@ async fn grpc_client_gets_unavailable_with_the_time_to_retry() {
     let status = tonic::Status::from_header_map(shed.headers()).expect("a gRPC status");
     assert_eq!(status.code(), tonic::Code::Unavailable);
     let details = status.get_error_details();
+// A closure that finds the class by the key needs it also of these requests: a reserve needs their class.
+#[tokio::test]
+async fn key_of_a_request_that_is_not_counted_is_read_for_its_class_only() {
+    for (finds_class_by_key, reads) in [(false, 0), (true, 1)] {
+        let count = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&count);
+        let builder = stopped().0.skip("/health").key(move |_: &RequestHead<'_>| {
+            counted.fetch_add(1, Ordering::Relaxed);
+            Some(Key::GLOBAL)
+        });
+        let overload = built(match finds_class_by_key {
+            false => builder,
+            true => builder.priority_by(|_, key| match key {
+                Some(_) => Priority::Critical,
+                None => Priority::Normal,
+            }),
+        });
+        let app = shows_class(&overload);
+        let class = ["normal", "critical"][reads];
+        for (mode, path, reads) in [
+            (RuleMode::Enforce, "/", 1),
+            (RuleMode::Enforce, "/health", reads),
+            (RuleMode::Off, "/", reads),
+        ] {
+            overload.set_mode(mode);
+            assert_eq!(class_of(&app, request(path)).await, class);
+            assert_eq!(count.swap(0, Ordering::Relaxed), reads, "{mode:?} {path}");
+        }
+    }
+}
+
     let retry = details.retry_info().expect("when to retry");
     assert_eq!(retry.retry_delay, Some(Duration::from_secs(1)));
     assert!(details.quota_failure().is_none());
