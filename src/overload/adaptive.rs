@@ -37,6 +37,8 @@ pub(super) struct AdaptiveLimit {
     /// By lane: what the requests of some threads have counted in this window.
     counts: Box<[Line<Counts>]>,
     is_overloaded: AtomicBool,
+    /// Whether the last request that found no place got one in shadow.
+    is_shadow: AtomicBool,
     /// Whether the service has a queue that the times of responses do not show.
     crowded: Option<Arc<IsCrowded>>,
     rolling: Mutex<Rolling>,
@@ -102,6 +104,7 @@ impl AdaptiveLimit {
             quick: AtomicU64::new(0),
             counts: (0..lanes).map(|_| Line(Counts::none())).collect(),
             is_overloaded: AtomicBool::new(false),
+            is_shadow: AtomicBool::new(false),
             crowded,
             rolling: Mutex::new(Rolling {
                 controller,
@@ -173,6 +176,10 @@ impl AdaptiveLimit {
         counts.asked.fetch_add(1, Relaxed);
         if entry != Entry::Fits {
             counts.shed.fetch_add(1, Relaxed);
+            // Read first: it rarely changes, and a write takes longer.
+            if self.is_shadow.load(Relaxed) != is_shadow {
+                self.is_shadow.store(is_shadow, Relaxed);
+            }
         }
         counts.note_fewest(others);
         if now.as_micros() >= self.counts_from.load(Relaxed) {
@@ -237,10 +244,10 @@ impl AdaptiveLimit {
         rolling.started_at = now;
         self.publish(&rolling, now);
         let is_overloaded = rolling.controller.is_overloaded();
-        let limit = self.cap();
+        let (limit, is_shadow) = (self.cap(), self.is_shadow.load(Relaxed));
         rolling
             .spell
-            .note(now, is_overloaded, &window, (age, limit));
+            .note(now, is_overloaded, &window, (age, limit, is_shadow));
     }
 
     fn lanes(&self) -> impl Iterator<Item = &Counts> {

@@ -102,8 +102,19 @@
 //!
 //! # Operation
 //!
-//! [`set_mode`](Overload::set_mode) is the kill switch, and in shadow nothing is shed. An overload has one log line when it begins, and
-//! one when none has come back for 10 s. [`telemetry`](crate::telemetry) lists the metrics.
+//! [`set_mode`](Overload::set_mode) is the kill switch, and in shadow nothing is shed. [`telemetry`](crate::telemetry) lists the
+//! metrics. The log has no line per request, but one for each of these:
+//!
+//! | level | message | when |
+//! |---|---|---|
+//! | WARN | `requests are shed` | a burst or a key is above the limit, without overload |
+//! | WARN | `the service is overloaded` | overload begins |
+//! | INFO | `the service is no longer overloaded` | no overload has come back for 10 s |
+//! | INFO | `requests are no longer shed` | nothing was shed for 10 s |
+//!
+//! For example, bursts that come each second for an hour have two lines in all. If overload follows on requests that are shed, only
+//! the end of the overload has a line. All lines have a `mode`: in `shadow`, requests would be shed. The last two have `lasted_secs`,
+//! and the number of requests that were `shed` since the first line.
 //!
 //! With the feature `explain`, `Overload::explain` returns the decision on a request, and its reason.
 //!

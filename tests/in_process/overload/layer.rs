@@ -142,54 +142,6 @@ async fn class_of_a_layer_around_does_not_stay() {
     assert_eq!(class_of(&app, request("/")).await, "normal");
 }
 
-// A burst in each second is one overload for the log, and its end is logged 10 s later.
-#[test]
-fn overload_has_a_log_line_when_it_begins_and_one_when_it_is_over() {
-    crate::support::logged();
-    let (builder, clock) = stopped();
-    let overload = built(builder);
-    let window = |crowd: u32, took: Duration| {
-        for _ in 0..10 {
-            let places: Vec<_> = (0..crowd)
-                .filter_map(|_| overload.enter(Priority::Normal, None).ok())
-                .collect();
-            clock.advance(took);
-            places.into_iter().for_each(InFlight::answered);
-        }
-    };
-    window(30, Duration::from_millis(20));
-    assert_eq!(crate::support::logged(), Vec::<String>::new());
-    let crowd = || {
-        let mut places: Vec<_> = fill(&overload, Priority::Normal);
-        for _ in 0..600 {
-            clock.advance(Duration::from_millis(2));
-            places.remove(0).answered();
-            places.extend(fill(&overload, Priority::Normal));
-        }
-    };
-    crowd();
-    assert!(overload.is_overloaded());
-    let lines = crate::support::logged();
-    let [begins] = lines.as_slice() else {
-        panic!("{lines:?}");
-    };
-    let said = "the service is overloaded";
-    assert!(begins.contains("WARN") && begins.contains(said), "{begins}");
-    for _ in 0..3 {
-        window(1, Duration::from_millis(300));
-        crowd();
-    }
-    assert_eq!(crate::support::logged(), Vec::<String>::new());
-    window(1, Duration::from_millis(1_100));
-    window(1, Duration::from_millis(1_100));
-    let lines = crate::support::logged();
-    let [ends] = lines.as_slice() else {
-        panic!("{lines:?}");
-    };
-    let said = "the service is no longer overloaded";
-    assert!(ends.contains("INFO") && ends.contains(said), "{ends}");
-}
-
 #[test]
 fn settings_that_cannot_work_are_refused() {
     let named = Priority::Named("critical");
@@ -253,20 +205,6 @@ async fn request_that_is_shed_gets_503_and_charges_no_policy() {
             .priority_when("/export", Priority::Sheddable)
             .max_retry_after(Duration::from_secs(4)),
     );
-#[tokio::test]
-async fn longest_wait_is_rounded_up_to_whole_seconds() {
-    let overload = built(stopped().0.max_retry_after(Duration::from_millis(1_500)));
-    let _places = fill(&overload, Priority::Critical);
-    let app = shows_class(&overload);
-    let mut waits = BTreeSet::new();
-    for _ in 0..200 {
-        let shed = app.clone().oneshot(request("/")).await;
-        let shed = shed.expect("it answers");
-        waits.insert(shed.headers()["retry-after"].clone());
-    }
-    assert!(waits.iter().eq(["1", "2"]), "{waits:?}");
-}
-
     let limit = RateLimitLayer::builder()
         .policy(Policy::new("all", Quota::per_hour(3)).key(Global))
         .build()
@@ -313,6 +251,20 @@ async fn longest_wait_is_rounded_up_to_whole_seconds() {
     assert_eq!(served.status(), StatusCode::OK);
     drop(places);
     assert_eq!(overload.in_flight(), 0);
+}
+
+#[tokio::test]
+async fn longest_wait_is_rounded_up_to_whole_seconds() {
+    let overload = built(stopped().0.max_retry_after(Duration::from_millis(1_500)));
+    let _places = fill(&overload, Priority::Critical);
+    let app = shows_class(&overload);
+    let mut waits = BTreeSet::new();
+    for _ in 0..200 {
+        let shed = app.clone().oneshot(request("/")).await;
+        let shed = shed.expect("it answers");
+        waits.insert(shed.headers()["retry-after"].clone());
+    }
+    assert!(waits.iter().eq(["1", "2"]), "{waits:?}");
 }
 
 #[tokio::test]
@@ -366,37 +318,6 @@ async fn grpc_client_gets_unavailable_with_the_time_to_retry() {
     let status = tonic::Status::from_header_map(shed.headers()).expect("a gRPC status");
     assert_eq!(status.code(), tonic::Code::Unavailable);
     let details = status.get_error_details();
-// A closure that finds the class by the key needs it also of these requests: a reserve needs their class.
-#[tokio::test]
-async fn key_of_a_request_that_is_not_counted_is_read_for_its_class_only() {
-    for (finds_class_by_key, reads) in [(false, 0), (true, 1)] {
-        let count = Arc::new(AtomicUsize::new(0));
-        let counted = Arc::clone(&count);
-        let builder = stopped().0.skip("/health").key(move |_: &RequestHead<'_>| {
-            counted.fetch_add(1, Ordering::Relaxed);
-            Some(Key::GLOBAL)
-        });
-        let overload = built(match finds_class_by_key {
-            false => builder,
-            true => builder.priority_by(|_, key| match key {
-                Some(_) => Priority::Critical,
-                None => Priority::Normal,
-            }),
-        });
-        let app = shows_class(&overload);
-        let class = ["normal", "critical"][reads];
-        for (mode, path, reads) in [
-            (RuleMode::Enforce, "/", 1),
-            (RuleMode::Enforce, "/health", reads),
-            (RuleMode::Off, "/", reads),
-        ] {
-            overload.set_mode(mode);
-            assert_eq!(class_of(&app, request(path)).await, class);
-            assert_eq!(count.swap(0, Ordering::Relaxed), reads, "{mode:?} {path}");
-        }
-    }
-}
-
     let retry = details.retry_info().expect("when to retry");
     assert_eq!(retry.retry_delay, Some(Duration::from_secs(1)));
     assert!(details.quota_failure().is_none());
@@ -443,6 +364,37 @@ async fn shadow_sheds_nothing_and_counts_what_it_would_have_shed_and_off_counts_
     let _places = fill(&overload, Priority::Critical);
     let shed = app.oneshot(request("/")).await.expect("it answers");
     assert_eq!(shed.status(), StatusCode::SERVICE_UNAVAILABLE);
+}
+
+// A closure that finds the class by the key needs it also of these requests: a reserve needs their class.
+#[tokio::test]
+async fn key_of_a_request_that_is_not_counted_is_read_for_its_class_only() {
+    for (finds_class_by_key, reads) in [(false, 0), (true, 1)] {
+        let count = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&count);
+        let builder = stopped().0.skip("/health").key(move |_: &RequestHead<'_>| {
+            counted.fetch_add(1, Ordering::Relaxed);
+            Some(Key::GLOBAL)
+        });
+        let overload = built(match finds_class_by_key {
+            false => builder,
+            true => builder.priority_by(|_, key| match key {
+                Some(_) => Priority::Critical,
+                None => Priority::Normal,
+            }),
+        });
+        let app = shows_class(&overload);
+        let class = ["normal", "critical"][reads];
+        for (mode, path, reads) in [
+            (RuleMode::Enforce, "/", 1),
+            (RuleMode::Enforce, "/health", reads),
+            (RuleMode::Off, "/", reads),
+        ] {
+            overload.set_mode(mode);
+            assert_eq!(class_of(&app, request(path)).await, class);
+            assert_eq!(count.swap(0, Ordering::Relaxed), reads, "{mode:?} {path}");
+        }
+    }
 }
 
 fn fill_in_shadow(overload: &Overload, count: usize) -> Vec<InFlight> {
@@ -509,6 +461,8 @@ async fn key_of_a_weight_gets_so_many_times_as_many_places() {
     ] {
         assert_eq!(weight_of(overload, path), weight, "{path}");
     }
+}
+
 // A key of a weight of 10 would get all of 128 places.
 #[tokio::test]
 async fn key_of_a_high_weight_leaves_the_last_place_to_another_key() {
@@ -541,8 +495,6 @@ fn waiting(overload: &Overload, tenant: &str, count: u32) -> Vec<impl Sized + us
         futures.push(future);
     }
     futures
-}
-
 }
 
 /// Returns the weight of a path, by the places that its only key gets. A weight must not be so large that the key gets all.

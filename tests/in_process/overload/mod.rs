@@ -6,6 +6,7 @@ mod explanation;
 mod files;
 mod layer;
 mod limit;
+mod log_lines;
 mod places;
 mod simulation;
 mod streams;
