@@ -59,6 +59,20 @@ pub(super) fn classes(
     Some((OneOrMany::of(names, is_list)?, read))
 }
 
+/// Reads a class of a limit whose classes are not listed.
+pub(super) fn built_in_class(node: &LocatedValue, reading: &mut FileReading) -> Option<Priority> {
+    let class = class(node, reading)?;
+    let Priority::Named(name) = class else {
+        return Some(class);
+    };
+    let built_in = [Priority::Critical, Priority::Normal, Priority::Sheddable];
+    let names = built_in.iter().map(|class| class.name());
+    let remedy = reading.one_of((name, node.position), names);
+    let reason = format!("{name:?} is not one of the classes");
+    let remedy = format!("{remedy}, or list it in `classes`");
+    reading.fault(node.position, reason, remedy)
+}
+
 /// Reads a class.
 pub(super) fn class(node: &LocatedValue, reading: &mut FileReading) -> Option<Priority> {
     let name = text(node, reading)?;

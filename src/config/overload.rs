@@ -11,7 +11,7 @@ use crate::{
 };
 
 use super::{
-    classes::{class, classes},
+    classes::{built_in_class, class, classes},
     fields::{self, Fields, choice, each, text, whole},
     keys,
     node::LocatedValue,
@@ -48,11 +48,16 @@ pub(super) fn read(
     let mut spec = OverloadSpec::default();
     (spec.classes, settings.classes) = fields.read("classes", classes).unzip();
     fields.reading.classes = settings.classes.clone();
+    let class = match fields.get("classes") {
+        Some(_) => class,
+        None => built_in_class,
+    };
     (spec.key, settings.key) = fields.read("key", keys::read).unzip();
     if let Some((header, trusted)) = fields.read("priority_header", trusted_header) {
         settings.header = Some((header.name.clone(), trusted));
         spec.priority_header = Some(header);
     }
+    let priority = |node: &_, reading: &mut _| priority(node, class, reading);
     let read = fields.read("priority", |node, reading| each(node, reading, priority));
     (spec.priority, settings.priorities) = read.unwrap_or_default().into_iter().unzip();
     let read = fields.read("weights", |node, reading| each(node, reading, weight));
@@ -78,6 +83,7 @@ pub(super) fn read(
 /// Reads requests and their class.
 fn priority(
     node: &LocatedValue,
+    class: fn(&LocatedValue, &mut FileReading) -> Option<Priority>,
     reading: &mut FileReading,
 ) -> Option<(PrioritySpec, (Several, Priority))> {
     let mut fields = Fields::of(node, "write `{ when: {..}, class: critical }`", reading)?;

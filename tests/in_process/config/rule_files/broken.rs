@@ -2366,8 +2366,16 @@ pub(crate) const BROKEN: &[(Format, &str, &[&str])] = &[
             "  priority: { when: { path: /pay }, class: paid }\n",
         ),
         &[
-            "2:3: requests have the class paid, which is not one of the classes: name it in `classes`",
+            "2:44: \"paid\" is not one of the classes: write one of `critical`, `normal`, `sheddable`, or list it in `classes`",
         ],
+    ),
+    (
+        Yaml,
+        concat!(
+            "overload:\n",
+            "  priority: { when: { path: /pay }, class: critcal }\n",
+        ),
+        &["2:44: \"critcal\" is not one of the classes: write `critical`, or list it in `classes`"],
     ),
     (
         Yaml,
