@@ -18,7 +18,7 @@ use super::{
     api_error::ApiError,
     guard::ApiGuard,
     history_view::HistoryView,
-    json::{self, read_json},
+    json::{self, RequestBody, read_json},
     live,
     permits::PageReader,
     sampler,
@@ -187,11 +187,19 @@ struct ModeRequest {
     mode: RuleMode,
 }
 
+impl RequestBody for ModeRequest {
+    const EXAMPLE: &str = r#"{"mode":"shadow"}"#;
+}
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct OverloadModeRequest {
     #[serde(with = "ModeName")]
     mode: RuleMode,
+}
+
+impl RequestBody for OverloadModeRequest {
+    const EXAMPLE: &str = r#"{"mode":"shadow"}"#;
 }
 
 #[derive(Deserialize)]
@@ -207,6 +215,10 @@ enum ModeName {
 struct RolloutRequest {
     policy: String,
     percent: f64,
+}
+
+impl RequestBody for RolloutRequest {
+    const EXAMPLE: &str = r#"{"policy":"api","percent":30}"#;
 }
 
 /// The longest list of a policy.

@@ -5,10 +5,19 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use http::{HeaderMap, Request, StatusCode, header::CONTENT_TYPE};
-use serde::{Serialize, de::DeserializeOwned};
+use serde::{
+    Serialize,
+    de::{DeserializeOwned, IgnoredAny},
+};
 use serde_json::error::Category;
 
 use super::api_error::ApiError;
+
+/// The object in the body of a request.
+pub(super) trait RequestBody: DeserializeOwned {
+    /// For a client that sends something else.
+    const EXAMPLE: &str;
+}
 
 /// Returns a response with this value as JSON.
 pub(super) fn response(value: &impl Serialize) -> Response {
@@ -18,12 +27,12 @@ pub(super) fn response(value: &impl Serialize) -> Response {
 }
 
 /// Reads the body of a request, of at most [`MAX_BODY`] bytes.
-pub(super) async fn read_json<T: DeserializeOwned>(request: Request<Body>) -> Result<T, ApiError> {
+pub(super) async fn read_json<T: RequestBody>(request: Request<Body>) -> Result<T, ApiError> {
     read_json_up_to(MAX_BODY, request).await
 }
 
 /// As [`read_json`], with another limit.
-pub(super) async fn read_json_up_to<T: DeserializeOwned>(
+pub(super) async fn read_json_up_to<T: RequestBody>(
     max: usize,
     request: Request<Body>,
 ) -> Result<T, ApiError> {
@@ -42,7 +51,21 @@ pub(super) async fn read_json_up_to<T: DeserializeOwned>(
             format!("a body has at most {max} bytes"),
         )
     })?;
-    serde_json::from_slice(&bytes).map_err(|error| ApiError::bad_request(describe(&error)))
+    read_object(&bytes).map_err(ApiError::bad_request)
+}
+
+/// Returns the fault if there is no such object.
+fn read_object<T: RequestBody>(bytes: &[u8]) -> Result<T, String> {
+    let is_object = bytes.trim_ascii_start().starts_with(b"{");
+    if !is_object {
+        // A list of the values of its fields would be read as an object.
+        serde_json::from_slice::<IgnoredAny>(bytes).map_err(|error| describe(&error))?;
+        let example = T::EXAMPLE;
+        return Err(format!(
+            "the body is not an object: send one such as {example}"
+        ));
+    }
+    serde_json::from_slice(bytes).map_err(|error| describe(&error))
 }
 
 /// Returns the fault and its place, such as ``missing field `seconds` (line 1, column 13)``.

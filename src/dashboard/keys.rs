@@ -21,7 +21,7 @@ use super::{
     access::Access,
     api::{Result, done},
     api_error::ApiError,
-    json::{self, read_json},
+    json::{self, RequestBody, read_json},
     key_view::{key_state, policy_of},
     policy_keys::{KeyForm, PolicyKey, PolicyKeys},
     shared::SharedDashboard,
@@ -189,6 +189,10 @@ struct KeyRequest {
     policy: Option<String>,
 }
 
+impl RequestBody for KeyRequest {
+    const EXAMPLE: &str = r#"{"key":"ada"}"#;
+}
+
 /// A key, a policy, and the units that are refunded.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -198,6 +202,10 @@ struct RefundRequest {
     form: KeyForm,
     policy: String,
     units: u64,
+}
+
+impl RequestBody for RefundRequest {
+    const EXAMPLE: &str = r#"{"key":"ada","policy":"api","units":1}"#;
 }
 
 /// A key, and for how long it is denied.
@@ -212,6 +220,10 @@ struct BlockRequest {
     seconds: u64,
     #[serde(default)]
     reason: String,
+}
+
+impl RequestBody for BlockRequest {
+    const EXAMPLE: &str = r#"{"key":"ada","seconds":60}"#;
 }
 
 /// The most blocks in one response.

@@ -24,7 +24,7 @@ use super::{
     access::Access,
     api::Result,
     api_error::ApiError,
-    json::{self, MAX_RULES, read_json, read_json_up_to},
+    json::{self, MAX_RULES, RequestBody, read_json, read_json_up_to},
     shared::SharedDashboard,
 };
 
@@ -198,6 +198,10 @@ struct PushRequest {
     comment: Option<String>,
 }
 
+impl RequestBody for PushRequest {
+    const EXAMPLE: &str = r#"{"text":"..","format":"yaml","replacing":1}"#;
+}
+
 #[derive(Deserialize)]
 #[serde(remote = "Format", rename_all = "snake_case")]
 enum FormatName {
@@ -210,4 +214,8 @@ enum FormatName {
 #[serde(deny_unknown_fields)]
 struct RollBackRequest {
     version: u64,
+}
+
+impl RequestBody for RollBackRequest {
+    const EXAMPLE: &str = r#"{"version":1}"#;
 }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use axum::{Router, body::Body, extract::ConnectInfo};
 use http::{Method, Request, StatusCode};
 use http_body_util::StreamBody;
-use tollgate::{dashboard::Dashboard, rules::RuleMode};
+use tollgate::{dashboard::Dashboard, overload::Overload, rules::RuleMode};
 
 use super::{API, READ, WRITE, ask, guarded, layer, respond, send};
 use crate::support::Random;
@@ -101,11 +101,72 @@ async fn response_to_a_refused_body_describes_a_valid_one() {
             "{",
             "the body is not valid JSON (line 1, column 1)",
         ),
+        (
+            "/api/mode",
+            " [\"off\"",
+            "the body is not valid JSON (line 1, column 7)",
+        ),
     ] {
         let (_, reply) = send(&router, ask(Method::POST, path, WRITE), body).await;
         let reply: serde_json::Value = serde_json::from_str(&reply).expect("JSON");
         assert_eq!(reply["message"], fault, "{path} {body}");
     }
+}
+
+// As derived, a list with the values of all fields would be read as an object.
+#[tokio::test]
+async fn body_that_is_not_an_object_is_refused_with_an_example_of_one() {
+    let layer = layer();
+    let overload = Overload::adaptive().build().expect("usable settings");
+    let builder = Dashboard::builder(&layer).overload(&overload);
+    let dashboard = builder.token(READ).write_token(WRITE).build();
+    let router: Router = dashboard.expect("a dashboard").router();
+    for (path, list, example) in [
+        ("/api/key", r#"["ada","text",null]"#, r#"{"key":"ada"}"#),
+        (
+            "/api/key/block",
+            r#"["ada","text",null,60,"spam"]"#,
+            r#"{"key":"ada","seconds":60}"#,
+        ),
+        (
+            "/api/key/refund",
+            r#"["ada","text","api",1]"#,
+            r#"{"key":"ada","policy":"api","units":1}"#,
+        ),
+        (
+            "/api/key/reset",
+            r#"["ada","text",null]"#,
+            r#"{"key":"ada"}"#,
+        ),
+        (
+            "/api/key/unblock",
+            r#"["ada","text",null]"#,
+            r#"{"key":"ada"}"#,
+        ),
+        ("/api/mode", r#"[null,"off"]"#, r#"{"mode":"shadow"}"#),
+        ("/api/overload/mode", " [\"off\"]", r#"{"mode":"shadow"}"#),
+        (
+            "/api/rollout",
+            r#"["api",30]"#,
+            r#"{"policy":"api","percent":30}"#,
+        ),
+        (
+            "/api/rules/push",
+            r#"["rules: []","yaml",1,null]"#,
+            r#"{"text":"..","format":"yaml","replacing":1}"#,
+        ),
+        ("/api/rules/roll-back", "[1]", r#"{"version":1}"#),
+    ] {
+        for body in [list, "\"off\"", "7", "null", "[]"] {
+            let (head, reply) = send(&router, ask(Method::POST, path, WRITE), body).await;
+            assert_eq!(head.status, StatusCode::BAD_REQUEST, "{path} {body}");
+            let reply: serde_json::Value = serde_json::from_str(&reply).expect("JSON");
+            let message = format!("the body is not an object: send one such as {example}");
+            assert_eq!(reply["message"], message, "{path} {body}");
+        }
+    }
+    assert_eq!(overload.mode(), RuleMode::Enforce);
+    assert_eq!(layer.mode(), RuleMode::Enforce);
 }
 
 #[tokio::test]
