@@ -1,5 +1,7 @@
 //! The overload of the process: what is shown of it, and its kill switch.
 
+use std::time::Duration;
+
 use axum::Router;
 use http::{Method, StatusCode};
 use serde_json::json;
@@ -17,15 +19,18 @@ use super::{
 };
 use crate::support::Browser;
 
+fn manual() -> Clock {
+    Clock::manual(Timestamp::from_micros(1_700_000_000_000_000))
+}
+
 /// A limit whose clock stands still, so that what it allows does not change.
 fn stopped() -> Overload {
-    let clock = Clock::manual(Timestamp::from_micros(1_700_000_000_000_000));
-    let overload = Overload::adaptive().clock(clock).build();
+    let overload = Overload::adaptive().clock(manual()).build();
     overload.expect("usable settings")
 }
 
-fn dashboard(overload: &Overload) -> Router {
-    let builder = Dashboard::builder(&layer()).overload(overload);
+fn dashboard(overload: &Overload, clock: Clock) -> Router {
+    let builder = Dashboard::builder(&layer()).overload(overload).clock(clock);
     let dashboard = builder.token(READ).write_token(WRITE).build();
     dashboard.expect("a dashboard").router()
 }
@@ -33,7 +38,7 @@ fn dashboard(overload: &Overload) -> Router {
 #[tokio::test]
 async fn state_shows_what_is_in_flight_and_was_shed_and_the_mode_can_be_changed() {
     let overload = stopped();
-    let router = dashboard(&overload);
+    let router = dashboard(&overload, Clock::system());
     let limit = overload.limit();
     let fill = || std::iter::from_fn(|| overload.enter(Priority::Sheddable, None).ok());
     let places: Vec<_> = fill().collect();
@@ -77,7 +82,9 @@ async fn dashboard_without_an_overload_limit_shows_and_changes_none() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn operator_sees_who_is_shed_and_switches_it_off_in_a_browser() {
     let overload = stopped();
-    let app = Router::new().nest("/ops/limits", dashboard(&overload));
+    let clock = manual();
+    let routes = dashboard(&overload, clock.clone());
+    let app = Router::new().nest("/ops/limits", routes);
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address");
     tokio::spawn(async move { axum::serve(listener, app).await });
@@ -104,7 +111,15 @@ async fn operator_sees_who_is_shed_and_switches_it_off_in_a_browser() {
             "{note}.includes('{} requests in flight')",
             places.len()
         ));
-        page.until(&format!("{classes}.endsWith('7')"));
+        page.until(&format!("{classes}.endsWith('sheddable0 /s7')"));
+        // 7 in the 2 s since the state before.
+        clock.advance(Duration::from_secs(2));
+        page.until(&format!(
+            "{classes}.endsWith('critical0 /s0normal0 /s0sheddable3.5 /s7')"
+        ));
+        // None in the next second.
+        clock.advance(Duration::from_secs(1));
+        page.until(&format!("{classes}.endsWith('sheddable0 /s7')"));
         let select = "document.getElementById('overload-mode')";
         page.evaluate(&format!(
             "{select}.value = 'off'; {select}.dispatchEvent(new Event('change'))"
