@@ -35,6 +35,7 @@ impl Overload {
     /// Begins the settings of a limit that adapts to what the service can do.
     pub fn adaptive() -> OverloadBuilder {
         OverloadBuilder {
+            name: Arc::from("default"),
             classes: vec![Priority::Critical, Priority::Normal, Priority::Sheddable],
             rules: RequestRules::default(),
             mode: ModeSwitch::default(),
@@ -53,6 +54,7 @@ impl Overload {
 #[derive(Clone)]
 #[must_use = "call `build` to get the limit"]
 pub struct OverloadBuilder {
+    name: Arc<str>,
     classes: Vec<Priority>,
     rules: RequestRules,
     mode: ModeSwitch,
@@ -68,6 +70,14 @@ pub struct OverloadBuilder {
 }
 
 impl OverloadBuilder {
+    /// Sets the name: the label `overload` of the [metrics](crate::telemetry).
+    ///
+    /// Default: `default`. If a process has several limits, give each a name. Metrics of limits with the same name are mixed up.
+    pub fn name(mut self, name: impl Into<Arc<str>>) -> Self {
+        self.name = name.into();
+        self
+    }
+
     /// Sets the classes in order: those that are shed last first.
     ///
     /// Default: critical, normal, sheddable. `Normal` must be among them, for requests without a class.
@@ -326,7 +336,7 @@ impl OverloadBuilder {
         self.rules.validate(&self.classes)?;
         let names = self.classes.iter().map(|class| class.name());
         Ok(Setup {
-            metrics: OverloadMetrics::new(names),
+            metrics: OverloadMetrics::new(self.name, names),
             classes: Classes::new(&self.classes),
             rules: self.rules,
             #[cfg(feature = "reload")]
@@ -382,6 +392,7 @@ fn invalid<T>(message: String) -> Result<T, Error> {
 impl fmt::Debug for OverloadBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("OverloadBuilder")
+            .field("name", &self.name)
             .field("classes", &self.classes)
             .field("mode", &self.mode.get().mode())
             .field("max_retry_after", &self.max_retry_after)

@@ -11,9 +11,6 @@ use crate::{
     telemetry::OverloadOutcome,
 };
 
-#[cfg(feature = "metrics")]
-use crate::telemetry::OverloadMetrics;
-
 use super::{
     adaptive::{AdaptiveLimit, End, Entry},
     lag::ExecutorLag,
@@ -124,17 +121,16 @@ impl Overload {
         self.core().setup.change(|setup| setup.mode.set_mode(mode));
     }
 
-    /// Sets the gauges of this limit, with `overload` as their label. Call it before each export.
+    /// Sets the gauges of this limit, with its [name](super::OverloadBuilder::name) as their label. Call it before each export.
     ///
     /// [`telemetry`](crate::telemetry) lists them.
     #[cfg(feature = "metrics")]
-    pub fn record_gauges(&self, overload: &str) {
-        OverloadMetrics::record_gauges(
-            overload,
-            self.limit(),
-            self.in_flight(),
-            self.is_overloaded(),
-        );
+    pub fn record_gauges(&self) {
+        let (limit, in_flight) = (self.limit(), self.in_flight());
+        let setup = self.core().setup.load();
+        setup
+            .metrics
+            .record_gauges(limit, in_flight, self.is_overloaded());
     }
 }
 

@@ -43,7 +43,7 @@
 //! | `tollgate_pauses_total` | counter | | `policy`, `result` | [pauses](crate::RateLimiter::pause) of keys: `stored`; or `failed`, so that calls may go out too early. Refusals of calls that were in flight together begin one |
 //! | `tollgate_outgoing_refusals_total` | counter | | `policy`, `kind` | calls that an API refused: `limited` or `overloaded`; with the feature `client` |
 //! | `tollgate_outgoing_retries_total` | counter | | `policy`, `outcome` | calls that failed and may be repeated, by what the layer did; with the feature `client` |
-//! | `tollgate_overload_requests_total` | counter | | `class`, `outcome` | requests that came to an [overload limit](crate::overload) |
+//! | `tollgate_overload_requests_total` | counter | | `overload`, `class`, `outcome` | requests that came to an [overload limit](crate::overload) |
 //! | `tollgate_overload_limit` | gauge | | `overload` | requests that may be in flight of the lowest class |
 //! | `tollgate_overload_in_flight` | gauge | | `overload` | requests in flight |
 //! | `tollgate_overloaded` | gauge | | `overload` | 1 while there are more requests than the service can serve in time, else 0 |
@@ -61,7 +61,7 @@
 //! | `outcome` of retries | `retried`; `over_budget`; or `too_late`, since the retry would begin after the longest wait of the call |
 //! | `class` | name of the class, such as `critical` |
 //! | `outcome` of a class | `served`; `shed`; or `would_shed`, in shadow. A request that is served may still be denied by a limit behind |
-//! | `overload` | the argument of [`Overload::record_gauges`](../overload/struct.Overload.html#method.record_gauges) |
+//! | `overload` | the [name](crate::overload::OverloadBuilder::name) of the limit |
 //! | `counted_by` | `shared`, `lease`, `denial_cache`, `in_process`, `fallback` or `uncounted`, see [`CountedBy`](crate::decision::CountedBy) |
 //! | `server` | address of the server; `unknown` if only a pool of the application has it |
 //! | `limiter` | the argument of [`record_gauges`] |

@@ -1,16 +1,20 @@
 //! The metrics of an overload limit.
 
+use std::sync::Arc;
+
 #[cfg(feature = "metrics")]
 use metrics::{Counter, counter, gauge};
 
 #[cfg(feature = "metrics")]
 use super::{catalog, per_recorder::PerRecorder};
 
-/// The requests of one limit, by class.
+/// The metrics of one limit: its requests by class, and its gauges.
 ///
 /// Without the feature `metrics` it has no size, and does nothing.
 #[derive(Debug)]
 pub(crate) struct OverloadMetrics {
+    #[cfg(feature = "metrics")]
+    overload: Arc<str>,
     #[cfg(feature = "metrics")]
     classes: Box<[&'static str]>,
     #[cfg(feature = "metrics")]
@@ -31,9 +35,11 @@ pub(crate) enum OverloadOutcome {
     expect(unused_variables, clippy::unused_self, reason = "nothing is counted")
 )]
 impl OverloadMetrics {
-    /// Returns the metrics of a limit with these classes.
-    pub fn new(classes: impl Iterator<Item = &'static str>) -> Self {
+    /// Returns the metrics of a limit with this name and these classes.
+    pub fn new(overload: Arc<str>, classes: impl Iterator<Item = &'static str>) -> Self {
         Self {
+            #[cfg(feature = "metrics")]
+            overload,
             #[cfg(feature = "metrics")]
             classes: classes.collect(),
             #[cfg(feature = "metrics")]
@@ -48,7 +54,11 @@ impl OverloadMetrics {
         {
             let requests = |class: &&'static str| {
                 ["served", "shed", "would_shed"].map(|outcome| {
-                    counter!(catalog::OVERLOAD_REQUESTS.name, "class" => *class, "outcome" => outcome)
+                    let overload = Arc::clone(&self.overload);
+                    counter!(
+                        catalog::OVERLOAD_REQUESTS.name,
+                        "overload" => overload, "class" => *class, "outcome" => outcome
+                    )
                 })
             };
             let register = || self.classes.iter().map(requests).collect();
@@ -58,11 +68,10 @@ impl OverloadMetrics {
         }
     }
 
-    /// Sets the gauges, with this label.
     #[cfg(feature = "metrics")]
-    pub fn record_gauges(overload: &str, limit: u32, in_flight: u32, is_overloaded: bool) {
+    pub fn record_gauges(&self, limit: u32, in_flight: u32, is_overloaded: bool) {
         let set = |metric: &catalog::Metric, value: f64| {
-            gauge!(metric.name, "overload" => overload.to_owned()).set(value);
+            gauge!(metric.name, "overload" => Arc::clone(&self.overload)).set(value);
         };
         set(&catalog::OVERLOAD_LIMIT, limit.into());
         set(&catalog::OVERLOAD_IN_FLIGHT, in_flight.into());

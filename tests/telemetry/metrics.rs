@@ -237,7 +237,7 @@ async fn everything() -> String {
     let overload = Overload::adaptive().build().expect("usable settings");
     let places = std::iter::from_fn(|| overload.enter(Priority::Normal, None).ok());
     let places: Vec<_> = places.collect();
-    overload.record_gauges("web");
+    overload.record_gauges();
     drop(places);
     limiter.record_gauges("web");
     drop(hold);
@@ -311,6 +311,31 @@ async fn policies_of_one_decision_count_by_their_own_outcomes_and_peeks_do_not_c
     assert_eq!(exported.decisions("narrow", "allowed"), 1.0);
     assert_eq!(exported.decisions("narrow", "limited"), 1.0);
     assert_eq!(exported.decisions("wide", "limited"), 0.0);
+}
+
+#[tokio::test]
+async fn requests_of_an_overload_limit_count_under_its_name_as_its_gauges_do() {
+    let recorder = recorder();
+    let _installed = set_default_local_recorder(&recorder);
+    for (name, requests) in [("api", 2), ("jobs", 1)] {
+        let overload = Overload::adaptive().name(name).build();
+        let overload = overload.expect("usable settings");
+        let enter = || overload.enter(Priority::Critical, None);
+        let places = (0..requests).map(|_| enter().expect("there is room"));
+        let _places: Vec<_> = places.collect();
+        overload.record_gauges();
+    }
+    let exported = Exported::of(&recorder.handle().render());
+    let of = |name: &str| format!("overload=\"{name}\"");
+    let served = exported.values("tollgate_overload_requests_total");
+    let served = served.into_iter().filter(|(_, count)| *count > 0.0);
+    let served: Vec<_> = served.collect();
+    let labels = |name| format!("{},class=\"critical\",outcome=\"served\"", of(name));
+    assert_eq!(served, [(labels("api"), 2.0), (labels("jobs"), 1.0)]);
+    assert_eq!(
+        exported.values("tollgate_overload_in_flight"),
+        [(of("api"), 2.0), (of("jobs"), 1.0)]
+    );
 }
 
 // Regression: handles that are registered while no recorder is installed record nothing forever.
