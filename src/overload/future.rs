@@ -6,7 +6,7 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use http::{HeaderMap, HeaderValue, Response, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use pin_project::pin_project;
 
 use crate::{clock::Timestamp, middleware::ResponseBody, rejection::Rejection};
@@ -116,9 +116,11 @@ fn end_of<B>(response: &Response<B>) -> End {
 
 /// Returns the status of a gRPC call that failed before it sent a message.
 fn grpc_status(headers: &HeaderMap) -> Option<&[u8]> {
-    headers.get("grpc-status").map(HeaderValue::as_bytes)
+    headers.get(&GRPC_STATUS).map(HeaderValue::as_bytes)
 }
 
+/// A static, since the name as a text would be parsed for each response.
+static GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const DEADLINE_EXCEEDED: &[u8] = b"4";
 const UNAVAILABLE: &[u8] = b"14";
 const POLLED_ONCE: &str = "a future must not be polled after it completed";
