@@ -49,15 +49,17 @@ pub(super) type IsCrowded = dyn Fn() -> bool + Send + Sync;
 
 /// Requests of a window.
 struct Counts {
-    asked: AtomicU32,
+    /// Those in the beginning that is not counted, and responses in it.
+    asked_early: AtomicU32,
+    answered_early: AtomicU32,
+    /// Those after it, and the sum of the requests that were in flight then.
+    counted: AtomicU32,
+    in_flight: AtomicU64,
     shed: AtomicU32,
     /// The fewest in flight.
     fewest: AtomicU32,
-    /// Those after the beginning that is not counted, and the sum of the requests that were in flight then.
-    counted: AtomicU32,
-    in_flight: AtomicU64,
-    served: AtomicU32,
     lost: AtomicU32,
+    /// Of all responses. The number of those that were served follows from it, so that a request has one atomic addition less.
     times: SharedTimes,
 }
 
@@ -173,7 +175,6 @@ impl AdaptiveLimit {
             self.in_flight.0[class].fetch_sub(1, Relaxed);
         }
         let counts = &self.counts[lane].0;
-        counts.asked.fetch_add(1, Relaxed);
         if entry != Entry::Fits {
             counts.shed.fetch_add(1, Relaxed);
             // Read first: it rarely changes, and a write takes longer.
@@ -182,7 +183,9 @@ impl AdaptiveLimit {
             }
         }
         counts.note_fewest(others);
-        if now.as_micros() >= self.counts_from.load(Relaxed) {
+        if self.is_early(now) {
+            counts.asked_early.fetch_add(1, Relaxed);
+        } else {
             counts.counted.fetch_add(1, Relaxed);
             counts.in_flight.fetch_add(others.into(), Relaxed);
         }
@@ -197,22 +200,26 @@ impl AdaptiveLimit {
         let left = self.in_flight();
         let counts = &self.counts[lane].0;
         counts.note_fewest(left);
-        if end == End::Answered {
-            counts.times.count(took);
-        }
-        if now.as_micros() >= self.counts_from.load(Relaxed) {
-            match end {
-                End::Answered => {
-                    counts.served.fetch_add(1, Relaxed);
+        match end {
+            End::Answered => {
+                counts.times.count(took);
+                if self.is_early(now) {
+                    counts.answered_early.fetch_add(1, Relaxed);
                 }
-                End::Left if micros(took) <= self.quick.load(Relaxed) => {}
-                End::Left | End::TimedOut => {
-                    counts.lost.fetch_add(1, Relaxed);
-                }
-                End::NotRun => {}
             }
+            End::Left if micros(took) <= self.quick.load(Relaxed) => {}
+            End::Left | End::TimedOut if !self.is_early(now) => {
+                counts.lost.fetch_add(1, Relaxed);
+            }
+            End::Left | End::NotRun | End::TimedOut => {}
         }
         self.end_window_if_due(now);
+    }
+
+    /// Returns whether requests are not counted yet in this window.
+    #[inline]
+    fn is_early(&self, now: Timestamp) -> bool {
+        now.as_micros() < self.counts_from.load(Relaxed)
     }
 
     #[inline]
@@ -268,13 +275,15 @@ impl AdaptiveLimit {
         let in_flight = in_flight.sum::<u64>() as f64;
         let mut times = Times::none();
         self.lanes().for_each(|lane| times.add(&lane.times.take()));
+        let answered = f64::from(times.count());
         Window {
             span: span.as_secs_f64(),
             in_flight: in_flight / counted.max(1.0),
             fewest: (fewest != u32::MAX && counted > 0.0).then(|| f64::from(fewest)),
-            asked: whole(|lane| &lane.asked),
+            asked: counted + whole(|lane| &lane.asked_early),
             shed: whole(|lane| &lane.shed),
-            served: whole(|lane| &lane.served),
+            // Not below 0: other threads may count while these are read.
+            served: (answered - whole(|lane| &lane.answered_early)).max(0.0),
             lost: whole(|lane| &lane.lost),
             times,
             is_crowded: self.is_crowded(),
@@ -307,12 +316,12 @@ impl AdaptiveLimit {
 impl Counts {
     fn none() -> Self {
         Self {
-            asked: AtomicU32::new(0),
-            shed: AtomicU32::new(0),
-            fewest: AtomicU32::new(u32::MAX),
+            asked_early: AtomicU32::new(0),
+            answered_early: AtomicU32::new(0),
             counted: AtomicU32::new(0),
             in_flight: AtomicU64::new(0),
-            served: AtomicU32::new(0),
+            shed: AtomicU32::new(0),
+            fewest: AtomicU32::new(u32::MAX),
             lost: AtomicU32::new(0),
             times: SharedTimes::none(),
         }
@@ -328,8 +337,9 @@ impl Counts {
     }
 
     fn seen(&self) -> u32 {
-        let counts = [&self.served, &self.lost].map(|count| count.load(Relaxed));
-        counts.iter().sum()
+        let answered = self.times.total();
+        let served = answered.saturating_sub(self.answered_early.load(Relaxed));
+        served + self.lost.load(Relaxed)
     }
 }
 

@@ -55,6 +55,11 @@ impl SharedTimes {
         self.0[bucket(time)].fetch_add(1, Relaxed);
     }
 
+    /// Returns how many were counted.
+    pub fn total(&self) -> u32 {
+        self.0.iter().map(|count| count.load(Relaxed)).sum()
+    }
+
     /// Returns what was counted, and begins anew.
     pub fn take(&self) -> Times {
         Times(std::array::from_fn(|bucket| {
