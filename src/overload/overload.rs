@@ -163,7 +163,7 @@ impl Lane {
         let key = key.map(|(key, weight)| (KeyHash::of(key, class), weight));
         let cap = core.limit.cap();
         let passes = key.is_none_or(|key| {
-            let half_is_free = core.limit.in_flight() < cap / 2;
+            let half_is_free = || core.limit.in_flight() < cap / 2;
             core.shares.passes((lane, class), key, now, half_is_free)
         });
         let ceiling = core.ceiling(setup.classes.below(class), cap);

@@ -91,7 +91,7 @@ impl Shares {
         (lane, class): (usize, usize),
         (key, weight): (KeyHash, u32),
         now: Timestamp,
-        half_is_free: bool,
+        half_is_free: impl FnOnce() -> bool,
     ) -> bool {
         self.turn(now, half_is_free);
         let rate = self.note_attempt(key, now) / f64::from(weight);
@@ -192,7 +192,8 @@ impl Shares {
     }
 
     /// Begins the next half second, and adapts the fair rates, if it is time.
-    fn turn(&self, now: Timestamp, half_is_free: bool) {
+    #[inline]
+    fn turn(&self, now: Timestamp, half_is_free: impl FnOnce() -> bool) {
         let half = now.as_micros() / HALF_SECOND;
         let is_due = half != self.half_second.load(Relaxed)
             || now.as_micros() >= self.adapts_at.load(Relaxed);
@@ -200,6 +201,7 @@ impl Shares {
             self.begin_half(half);
             if now.as_micros() >= self.adapts_at.load(Relaxed) {
                 self.adapts_at.store((now + ADAPTED).as_micros(), Relaxed);
+                let half_is_free = half_is_free();
                 for (class, fair) in self.classes.iter().enumerate() {
                     fair.adapt(self.take_tries(class), half_is_free);
                 }
@@ -303,7 +305,7 @@ mod tests {
             // Each comes first as often as the other.
             for turn in 0..2 {
                 let who = (milli + turn) % 2;
-                if !shares.passes((0, 0), keys[who], now, false) {
+                if !shares.passes((0, 0), keys[who], now, || false) {
                     continue;
                 }
                 if places < 1.0 {
