@@ -18,6 +18,7 @@ use crate::{
     clock::Timestamp,
     decision::{PolicyName, Ticket},
     error::Error,
+    policy::LoanStep,
     task::Mutex,
 };
 
@@ -39,7 +40,7 @@ struct ChargeKey {
     /// Count, capacity and period.
     quota: (u64, u64, Duration),
     algorithm: &'static str,
-    is_borrowing: bool,
+    loan: Option<LoanStep>,
     is_shadow: bool,
 }
 
@@ -53,7 +54,7 @@ impl LineKey {
                 units: charge.units(),
                 quota: (quota.count(), quota.capacity(), quota.period()),
                 algorithm: policy.algorithm_name(),
-                is_borrowing: charge.is_borrowing(),
+                loan: charge.loan(),
                 is_shadow: charge.is_shadow(),
             }
         });

@@ -15,7 +15,7 @@ use crate::{
     algorithm::Counter,
     decision::{CountedBy, Decision, Outcome, PolicyState, Retry, Ticket},
     key::Key,
-    policy::{Outside, Policy},
+    policy::{LoanStep, Policy},
     priority::priority::Priority,
 };
 
@@ -32,8 +32,8 @@ pub struct Charge<'a> {
     cost: u64,
     ticket: Option<Ticket>,
     enforcement: Enforcement,
-    /// Whether it leaves a part of the limit to classes with a reserve.
-    is_borrowing: bool,
+    /// What it leaves of a limit that is lent to it; `None` if all is its own.
+    loan: Option<LoanStep>,
     #[cfg(feature = "redis")]
     site: Site,
 }
@@ -49,14 +49,14 @@ impl Policy {
             cost: self.default_cost(),
             ticket: self.is_concurrency().then(Ticket::random),
             enforcement: Enforcement::Enforced,
-            is_borrowing: false,
+            loan: None,
             #[cfg(feature = "redis")]
             site: Site::Only,
         }
     }
 
     /// Returns the charges of a request of this class: one, and for a class without the [reserve](Policy::reserve) a second one, to the
-    /// rest. If the reserve is [lent](Policy::lend), it is one for each class, which leaves a part of the limit free.
+    /// rest, unless a rate [lends](Policy::lend) its reserve. The charges are for the next decision: what is lent changes.
     ///
     /// # Examples
     ///
@@ -82,12 +82,13 @@ impl Policy {
     /// ```
     #[must_use]
     pub fn charges(&self, key: Key, priority: Priority) -> Vec<Charge<'_>> {
-        let whole = self.charge(key);
-        match self.outside_of_reserve(priority) {
-            None => vec![whole],
-            Some(Outside::Lent(_)) => vec![whole.borrowing()],
-            Some(Outside::Rest(rest)) => vec![whole, rest.charge(key)],
+        if !self.is_outside_of_reserve(priority) {
+            return vec![self.charge(key)];
         }
+        let policies = std::iter::once(self).chain(self.rest());
+        policies
+            .map(|policy| policy.charge(key).borrowing())
+            .collect()
     }
 }
 
@@ -139,28 +140,28 @@ impl<'a> Charge<'a> {
     #[inline]
     #[doc(hidden)]
     pub fn counter(&self) -> &'a Counter {
-        match self.is_borrowing {
-            true => self.policy.lent_counter(),
-            false => self.policy.counter(),
+        match self.loan {
+            Some(step) => self.policy.lent_counter(step),
+            None => self.policy.counter(),
         }
     }
 
-    /// Returns the charge as one that leaves a part of the limit to classes with the reserve.
+    /// Returns the charge as one of a class without the reserve: it gets what the policy lends now, if it lends anything.
     #[inline]
     pub(crate) fn borrowing(mut self) -> Self {
-        self.is_borrowing = true;
+        self.loan = self.policy.loan().map(|loan| loan.step());
         self
     }
 
-    /// Returns whether the charge leaves a part of the limit to classes with a reserve.
-    pub(crate) fn is_borrowing(&self) -> bool {
-        self.is_borrowing
+    /// Returns what it leaves of a limit that is lent to it.
+    pub(crate) fn loan(&self) -> Option<LoanStep> {
+        self.loan
     }
 
     /// Returns the charge as one that may use the whole limit.
     #[cfg(feature = "redis")]
     pub(crate) fn owning(mut self) -> Self {
-        self.is_borrowing = false;
+        self.loan = None;
         self
     }
 
@@ -221,7 +222,7 @@ impl<'a> Charge<'a> {
             cost: self.cost,
             ticket: self.ticket,
             enforcement: self.enforcement,
-            is_borrowing: self.is_borrowing,
+            loan: self.loan,
             #[cfg(feature = "redis")]
             site: self.site,
         }
@@ -250,7 +251,7 @@ impl<'a> Charge<'a> {
             cost: self.cost,
             ticket: self.ticket,
             enforcement: self.enforcement,
-            is_borrowing: self.is_borrowing,
+            loan: self.loan,
             #[cfg(feature = "redis")]
             site: self.site,
         }
@@ -270,7 +271,7 @@ pub struct OwnedCharge {
     cost: u64,
     ticket: Option<Ticket>,
     enforcement: Enforcement,
-    is_borrowing: bool,
+    loan: Option<LoanStep>,
     #[cfg(feature = "redis")]
     site: Site,
 }
@@ -322,7 +323,7 @@ impl OwnedCharge {
             cost: self.cost,
             ticket: self.ticket,
             enforcement: self.enforcement,
-            is_borrowing: self.is_borrowing,
+            loan: self.loan,
             #[cfg(feature = "redis")]
             site: self.site,
         }

@@ -68,13 +68,15 @@ pub(super) fn check_number(nodes: &[LocatedValue], reading: &mut FileReading) {
     }
 }
 
-/// Returns the fields of a rule that add a policy, each with what it appends to the name, and where it is. A reserve that is lent adds
-/// none.
+/// Returns the fields of a rule that add a policy, each with what it appends to the name, and where it is. A rate whose reserve is
+/// lent adds none.
 pub(super) fn beside(
     rule: &LocatedValue,
 ) -> impl Iterator<Item = (&'static str, &'static str, Position)> {
     let added = [("candidate", "candidate"), ("reserve", "unreserved")];
-    let is_counted = |node: &&LocatedValue| node.field("lend").is_none();
+    let algorithm = rule.field("algorithm").map(|node| &node.value);
+    let has_slots = matches!(algorithm, Some(Value::Text(name)) if name == "concurrency");
+    let is_counted = move |node: &&LocatedValue| has_slots || node.field("lend").is_none();
     let position = move |field| {
         let node = rule.field(field).filter(is_counted);
         node.map(|node| node.position)

@@ -18,8 +18,8 @@ pub(crate) struct PolicyTerms {
     counter: Counter,
     /// The limit that headers show.
     shown_limit: u64,
-    /// What other classes see of a limit whose reserve is lent.
-    lent_limit: u64,
+    /// Other classes see less of a limit whose reserve is lent.
+    least_limit: u64,
     /// `None` for limits on concurrency.
     window: Option<QuotaWindow>,
     /// Unit of the quota. `None` for requests.
@@ -33,7 +33,7 @@ impl PolicyTerms {
             name: *policy.name(),
             counter: *policy.counter(),
             shown_limit,
-            lent_limit: policy.lent_counter().limit(),
+            least_limit: policy.least_lent(),
             window: QuotaWindow::of(policy, shown_limit),
             unit: policy
                 .quota_unit()
@@ -51,7 +51,7 @@ impl PolicyTerms {
 
     /// Whether the name and limit of a state are those of these terms. A custom store may return another limit.
     pub fn apply_to(&self, state: &PolicyState) -> bool {
-        let limits = [self.counter.limit(), self.lent_limit];
+        let limits = self.least_limit..=self.counter.limit();
         let has_same_limit = |usage: Usage| limits.contains(&usage.limit);
         *state.policy() == self.name && state.usage().is_none_or(has_same_limit)
     }

@@ -19,7 +19,10 @@ use crate::{store::Stats, telemetry::DecisionTally};
 
 #[cfg(feature = "reload")]
 use super::known_policy::replaced;
-use super::known_policy::{KnownPolicy, add_known, check_known, validate_policies, with_rests};
+use super::{
+    known_policy::{KnownPolicy, add_known, check_known, validate_policies, with_rests},
+    lent_slots::LentSlots,
+};
 use crate::{
     acquire::Lines,
     block::{ActiveBlock, Block, BlockChange, BlockTarget},
@@ -191,8 +194,14 @@ impl RateLimiter {
         let ticket = Ticket::random();
         let charges = charges.iter().map(|charge| charge.with_ticket(ticket));
         let charges: Charges<'_> = charges.collect();
-        let decided = self.decide(&charges);
-        decided.map(move |decided| decided.map(|decision| decision.with_ticket(ticket)))
+        let (decided, lent) = (self.decide(&charges), LentSlots::in_charges(&charges));
+        decided.map(move |decided| {
+            let decision = decided?.with_ticket(ticket);
+            if let Some(lent) = lent {
+                lent.note(&decision);
+            }
+            Ok(decision)
+        })
     }
 
     /// Returns the state of the charges' keys without charging them.

@@ -2,6 +2,7 @@
 
 mod enforce;
 mod known_policy;
+mod lent_slots;
 pub(crate) mod limiter;
 #[cfg(feature = "reload")]
 mod replaceable;

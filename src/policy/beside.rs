@@ -10,8 +10,8 @@
 //! To deny these requests while less than the reserve is free would need no second count. But then what the classes with the reserve
 //! use would be missing twice: of the whole, and of the rest.
 //!
-//! A reserve that is lent is counted so nevertheless, since only a twentieth is kept free: other classes get at least 19 of 20 units
-//! together with those that the classes with the reserve use, and no second count.
+//! A bucket that lends its reserve is counted so nevertheless: only a twentieth is kept free, and what is lent comes back at the whole
+//! rate. Slots that are lent are counted beside, too, since that shows how many of them the class needs: see [`Loan`].
 
 use std::{sync::Arc, time::Duration};
 
@@ -24,7 +24,8 @@ use crate::{
 
 use super::{
     consistency::Percent,
-    policy::{NameHash, Outside, Policy},
+    loan::{Loan, LoanStep},
+    policy::{NameHash, Policy},
     reserve::Reserve,
 };
 
@@ -60,19 +61,21 @@ impl Policy {
         self.with_reserve(|reserve| (reserve.classes, reserve.part) = (classes, part))
     }
 
-    /// Lends the [reserve](Self::reserve) to other classes while it is not needed, all but a twentieth of the limit, rounded up.
+    /// Lends the [reserve](Self::reserve) to other classes while it is not needed. A twentieth of the limit, rounded up, always stays
+    /// free.
     ///
-    /// Default: nothing is lent. A class with the reserve that suddenly needs it finds a twentieth free, and the rest as it comes back,
-    /// since other classes get nothing until a twentieth is free again. `within` is the longest time that this may take:
+    /// Default: nothing is lent. A class with the reserve that suddenly needs it finds a twentieth free, and the rest as it comes back.
+    /// `within` is the longest time that this may take:
     ///
-    /// - A token or leaky bucket gets what is lent back at its rate. `build()` fails if that takes longer than `within`.
+    /// - A token or leaky bucket gets what is lent back at its rate, and other classes get nothing until a twentieth is free again.
+    ///   `build()` fails if what is lent takes longer than `within` to come back. No second policy is counted.
     /// - Slots come back when their requests end, so requests of the other classes must end within this time: put a time-out around
-    ///   their handlers, and do not lend to streams or uploads. With 20 % of 1,000 slots lent to requests of up to a second, all of
-    ///   the class were served from its first second on; of requests of 30 s, 80 % in the first second, and all after five (simulated).
+    ///   their handlers, and do not lend to streams or uploads. Half as many slots again as the class had in the last 10 to 20 s
+    ///   are kept for it. With 20 % of 1,000 slots, lent to requests of up to a second, all of the class were served from
+    ///   its first second on; with requests of 30 s, 80 % in the first second, and all after five (simulated).
     ///
-    /// No second policy is counted. Windows lend nothing, since what is lent would come back only at their end: `build()` fails for
-    /// them, without a reserve or for one of a twentieth or less, and with [`consistency`](Self::consistency) or several regions, which
-    /// lease units in advance.
+    /// Windows lend nothing, since what is lent would come back only at their end. `build()` fails for them, without a reserve or for
+    /// one of a twentieth or less, and with [`consistency`](Self::consistency) or several regions, which lease units in advance.
     ///
     /// # Examples
     ///
@@ -103,34 +106,42 @@ impl Policy {
 
     fn with_reserve(mut self, change: impl FnOnce(&mut Reserve)) -> Self {
         change(Arc::make_mut(self.reserve.get_or_insert_default()));
-        self.with_outside()
+        self.with_rest()
     }
 
     /// Derives what other classes may use again, after a setting has changed.
-    pub(super) fn with_outside(mut self) -> Self {
-        let outside = |reserve: &Reserve| match reserve.lent_within {
-            Some(_) => {
-                let kept = KEPT.of_up(self.counter().limit());
-                Some(Outside::Lent(Arc::new(self.counter().leaving(kept))))
-            }
-            // `validate` returns the error.
-            None => self.rest_of(reserve).ok().map(Arc::new).map(Outside::Rest),
+    pub(super) fn with_rest(mut self) -> Self {
+        let Some(reserve) = self.reserve.as_deref() else {
+            return self;
         };
-        self.outside = self.reserve.as_deref().and_then(outside);
+        let lends = reserve.lent_within.is_some();
+        let has_rest = !lends || self.is_concurrency();
+        // `validate` returns the error.
+        let rest = has_rest.then(|| self.rest_of(reserve)).and_then(Result::ok);
+        let lent = lends.then(|| Loan::leaving(KEPT, self.counter()));
+        (self.rest, self.lent) = (rest.map(Arc::new), lent.map(Arc::new));
         self
     }
 
+    /// Returns the policy that counts all requests without the reserve. If slots are lent, it admits those too, while they are not
+    /// needed.
     fn rest_of(&self, reserve: &Reserve) -> Result<Self, Error> {
-        self.beside("unreserved", reserve.rest_of(self.quota), 28)
+        let rest = |part: Percent| reserve.rest_of(self.quota, part);
+        let quota = rest(reserve.part);
+        if reserve.lent_within.is_none() {
+            return self.beside("unreserved", quota, 28);
+        }
+        let most = rest(KEPT);
+        let mut rest = self.beside("unreserved", most, 28)?;
+        let loan = Loan::of_slots(most.count().saturating_sub(quota.count()), rest.counter());
+        rest.lent = Some(Arc::new(loan));
+        Ok(rest)
     }
 
-    /// Returns the policy that counts all requests without the reserve. `None` if nothing is reserved, or the reserve is lent.
+    /// Returns the policy that counts all requests without the reserve. `None` if nothing is reserved, or a rate is lent.
     #[inline]
     pub(crate) fn rest(&self) -> Option<&Self> {
-        match self.outside.as_ref()? {
-            Outside::Rest(rest) => Some(rest),
-            Outside::Lent(_) => None,
-        }
+        self.rest.as_deref()
     }
 
     #[inline]
@@ -138,27 +149,29 @@ impl Policy {
         self.reserve.is_some()
     }
 
-    /// Returns what requests of this class may use; `None` if it is the whole quota.
+    /// Returns whether requests of this class may not use what is reserved.
     #[inline]
-    pub(crate) fn outside_of_reserve(&self, priority: Priority) -> Option<&Outside> {
-        let reserve = self.reserve.as_deref()?;
-        let may_use_it = reserve.classes.contains(&priority);
-        self.outside.as_ref().filter(|_| !may_use_it)
+    pub(crate) fn is_outside_of_reserve(&self, priority: Priority) -> bool {
+        let reserve = self.reserve.as_deref();
+        reserve.is_some_and(|reserve| !reserve.classes.contains(&priority))
     }
 
-    /// Returns the counter of requests to which the reserve is lent; that of all if it is not.
+    /// Returns what requests without the reserve may use of this policy, if that is neither all nor nothing.
+    #[inline]
+    pub(crate) fn loan(&self) -> Option<&Arc<Loan>> {
+        self.lent.as_ref()
+    }
+
+    /// Returns the counter of such requests.
     #[cold]
-    pub(crate) fn lent_counter(&self) -> &Counter {
-        match self.outside.as_ref() {
-            Some(Outside::Lent(counter)) => counter,
-            _ => self.counter(),
-        }
+    pub(crate) fn lent_counter(&self, step: LoanStep) -> &Counter {
+        self.loan()
+            .map_or(self.counter(), |loan| loan.counter(step))
     }
 
-    /// Returns whether the reserve is lent.
-    #[cfg(feature = "redis")]
-    pub(crate) fn lends(&self) -> bool {
-        matches!(self.outside.as_ref(), Some(Outside::Lent(_)))
+    /// Returns the lowest limit of a charge of the policy.
+    pub(crate) fn least_lent(&self) -> u64 {
+        self.lent_counter(LoanStep::LAST).limit()
     }
 
     /// Checks that there is no reserve, for calls, which have no class.
@@ -189,10 +202,10 @@ impl Policy {
             "denied requests of other classes would use up the reserve: remove count_denied()"
         } else if self.penalty.is_some() {
             "a ban denies all classes of a key, also those with a reserve: remove penalty() and backoff()"
-        } else if reserve.lent_within.is_none() {
-            return self.rest_of(reserve)?.validate();
-        } else {
+        } else if reserve.lent_within.is_some() && !self.is_concurrency() {
             return Ok(());
+        } else {
+            return self.rest_of(reserve)?.validate();
         };
         Err(self.error(ErrorKind::InvalidPolicy, fault))
     }
@@ -218,7 +231,7 @@ impl Policy {
         let mut policy = self.clone();
         (policy.name, policy.name_hash, policy.quota) = (name, NameHash::of(&name), quota);
         (policy.penalty, policy.notes_denied) = (None, self.counts_denied);
-        (policy.reserve, policy.outside) = (None, None);
+        (policy.reserve, policy.rest, policy.lent) = (None, None, None);
         #[cfg(feature = "metrics")]
         {
             policy.series = policy.series_under(self.tier.as_ref());

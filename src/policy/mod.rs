@@ -54,6 +54,7 @@ mod at_rate;
 mod backoff;
 mod beside;
 pub(crate) mod consistency;
+mod loan;
 mod penalty;
 pub(crate) mod policy;
 #[cfg(feature = "client")]
@@ -65,11 +66,12 @@ pub use self::backoff::Backoff;
 pub(crate) use self::consistency::Consistency;
 #[cfg(any(feature = "redis", feature = "rules"))]
 pub(crate) use self::consistency::Percent;
+pub(crate) use self::loan::{Loan, LoanStep};
 pub use self::penalty::{BanRecord, BanStatus, Penalty};
 #[cfg(feature = "top-keys")]
 pub(crate) use self::policy::NameHash;
 #[cfg(any(feature = "explain", feature = "redis", feature = "rules"))]
 pub(crate) use self::policy::OnOutage;
-pub(crate) use self::policy::{Outside, Policy};
+pub(crate) use self::policy::Policy;
 #[cfg(feature = "client")]
 pub(crate) use self::present_rate::PresentRate;

@@ -11,7 +11,7 @@ use siphasher::sip128::SipHasher13;
 
 #[cfg(feature = "client")]
 use super::present_rate::PresentRate;
-use super::{consistency::Consistency, penalty::Penalty, reserve::Reserve};
+use super::{consistency::Consistency, loan::Loan, penalty::Penalty, reserve::Reserve};
 use crate::{
     algorithm::{Algorithm, Counter, Quota},
     decision::PolicyName,
@@ -54,8 +54,10 @@ pub struct Policy {
     /// `None` for requests.
     unit: Option<Arc<str>>,
     pub(super) reserve: Option<Arc<Reserve>>,
-    /// What requests of classes without the reserve may use.
-    pub(super) outside: Option<Outside>,
+    /// Counts the requests of classes without the reserve, besides this policy.
+    pub(super) rest: Option<Arc<Policy>>,
+    /// What such requests may use of this policy, together with the others that it counts.
+    pub(super) lent: Option<Arc<Loan>>,
     /// The tier whose quota this is.
     #[cfg(any(feature = "explain", feature = "metrics"))]
     pub(super) tier: Option<PolicyName>,
@@ -93,7 +95,8 @@ impl Policy {
             consistency: Consistency::default(),
             unit: None,
             reserve: None,
-            outside: None,
+            rest: None,
+            lent: None,
             #[cfg(any(feature = "explain", feature = "metrics"))]
             tier: None,
             #[cfg(feature = "metrics")]
@@ -151,7 +154,7 @@ impl Policy {
         if self.has_valid_name() {
             self.counter = Counter::new(self.quota, algorithm);
         }
-        self.with_outside()
+        self.with_rest()
     }
 
     /// Sets whether denied requests consume quota as well.
@@ -196,7 +199,7 @@ impl Policy {
     #[must_use]
     pub fn cost(mut self, units: u64) -> Self {
         self.cost = units;
-        self.with_outside()
+        self.with_rest()
     }
 
     /// Sets the unit of the quota, which `RateLimit-Policy` (draft 11) contains as `qu`.
@@ -218,7 +221,7 @@ impl Policy {
     #[must_use]
     pub fn unit(mut self, unit: impl AsRef<str>) -> Self {
         self.unit = Some(unit.as_ref().into());
-        self.with_outside()
+        self.with_rest()
     }
 
     /// Sets the behaviour while the shared store is unavailable.
@@ -227,7 +230,7 @@ impl Policy {
     #[must_use]
     pub fn on_outage(mut self, choice: OnOutage) -> Self {
         self.on_outage = choice;
-        self.with_outside()
+        self.with_rest()
     }
 
     /// Sets whether each decision asks the shared store.
@@ -245,7 +248,7 @@ impl Policy {
     #[must_use]
     pub fn consistency(mut self, consistency: Consistency) -> Self {
         self.consistency = consistency;
-        self.with_outside()
+        self.with_rest()
     }
 
     /// Returns the name; empty if the given name is invalid.
@@ -402,11 +405,13 @@ impl Policy {
     /// Returns the policy of an instance that grants this many units of the limit, with the same name.
     #[cfg(feature = "redis")]
     pub(crate) fn part(&self, units: u64) -> Self {
+        let counter = self.counter().part(units);
+        let lent = |loan: &Arc<Loan>| loan.part(&counter, (units, self.counter().limit()));
         Self {
-            counter: Ok(self.counter().part(units)),
+            lent: self.lent.as_ref().map(lent).map(Arc::new),
+            counter: Ok(counter),
             ..self.clone()
         }
-        .with_outside()
     }
 
     /// Returns the policy for turns that are given back: one that others are behind is kept until they are given back, too.
@@ -563,17 +568,6 @@ impl fmt::Debug for Policy {
             .field("reserve", &self.reserve)
             .finish_non_exhaustive()
     }
-}
-
-// === Outside ===
-
-/// What requests of classes without a reserve may use.
-#[derive(Clone, Debug)]
-pub(crate) enum Outside {
-    /// As the whole limit, but for the part of it that is always kept free.
-    Lent(Arc<Counter>),
-    /// What is not reserved: counts these requests besides.
-    Rest(Arc<Policy>),
 }
 
 // === OnOutage ===

@@ -41,7 +41,7 @@ impl Reserve {
             Err("a reserve for no class: name at least one, such as Priority::Critical")
         } else if !self.part.is_a_part() || self.part == Percent::new(100.0) {
             Err("a reserve is from 0.1 to 99.9 %")
-        } else if self.lent_within.is_none() && self.rest_of(quota).count() == 0 {
+        } else if self.lent_within.is_none() && self.rest_of(quota, self.part).count() == 0 {
             Err("the reserve leaves nothing to the other classes: raise the limit, or reserve less")
         } else {
             Ok(())
@@ -83,8 +83,8 @@ impl Reserve {
     }
 
     /// Returns what a quota leaves to the other classes.
-    pub fn rest_of(&self, quota: Quota) -> Quota {
-        let left = |units: u64| units.saturating_sub(self.part.of_up(units));
+    pub fn rest_of(&self, quota: Quota, part: Percent) -> Quota {
+        let left = |units: u64| units.saturating_sub(part.of_up(units));
         let rest = Quota::new(left(quota.count()), quota.period());
         match quota.explicit_burst() {
             Some(units) => rest.burst(left(units).max(1)),

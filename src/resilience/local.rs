@@ -114,7 +114,7 @@ impl LocalCounts {
             // Slots come back when requests end; the mirror keeps them for a lease.
             let is_free = usage.remaining >= usage.limit;
             mirrored.reset_at = if is_free { now } else { now + slots.lease() };
-            if charge.is_borrowing() && usage.remaining == 0 {
+            if charge.loan().is_some() && usage.remaining == 0 {
                 // It does not show how many of the slots are used that are not lent.
                 let known = self.mirror.get(fingerprint, now);
                 mirrored.used = mirrored.used.max(known.map_or(0, |known| known.used));

@@ -18,7 +18,7 @@ use crate::{
     diagnosis::log,
     extract::{AsyncKeyExtractor, Extracted, KeyExtractor},
     key::Key,
-    policy::{Outside, Policy},
+    policy::Policy,
     priority::priority::Priority,
     rejection::{MissingKeyDetail, Rejection},
     request::{BodyFault, RequestHead},
@@ -118,22 +118,17 @@ impl Rule {
                 charge(policy).enforcement(setting.enforcement(name, key))
             }
         };
-        let outside = match policy.has_reserve() {
-            true => policy.outside_of_reserve(Priority::of(head.extensions)),
-            false => None,
-        };
+        let is_outside =
+            policy.has_reserve() && policy.is_outside_of_reserve(Priority::of(head.extensions));
         let whole = enforced(policy);
-        add(match outside {
-            Some(Outside::Lent(_)) => whole.borrowing(),
-            _ => whole,
-        });
+        add(if is_outside { whole.borrowing() } else { whole });
         if let Some(candidate) = &self.candidate
             && std::ptr::eq(policy, &raw const self.policy)
         {
             add(charge(candidate).enforcement(Enforcement::Candidate));
         }
-        if let Some(Outside::Rest(rest)) = outside {
-            add(enforced(rest));
+        if is_outside && let Some(rest) = policy.rest() {
+            add(enforced(rest).borrowing());
         }
     }
 

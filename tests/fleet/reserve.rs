@@ -129,7 +129,7 @@ async fn all_slots_are_back(url: &str, lends: bool) {
         let usage = state.usage().expect("counted");
         usage.remaining
     });
-    let free: &[u64] = if lends { &[LENT] } else { &[SLOTS, REST] };
+    let free = if lends { [LENT, LENT] } else { [SLOTS, REST] };
     assert_eq!(left.collect::<Vec<_>>(), free);
 }
 

@@ -125,7 +125,7 @@ impl Store for RegionStore {
             Counter::Bucket(_) if policy.counts_denied() => {
                 "a region does not ask the others about each request that is denied: remove count_denied()"
             }
-            Counter::Bucket(_) if policy.lends() => {
+            Counter::Bucket(_) if policy.loan().is_some() => {
                 "a region does not ask the others what they have lent: remove lend()"
             }
             Counter::Bucket(_) => return Ok(()),

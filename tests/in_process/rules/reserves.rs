@@ -141,7 +141,9 @@ async fn lent_reserve_of_a_tier_is_that_of_its_quota() {
 
 #[tokio::test]
 async fn slots_are_lent_and_come_back() {
-    let limiter = RateLimiter::builder().build().expect("well set up");
+    let clock = Clock::manual(Timestamp::from_micros(1_700_000_000_000_000));
+    let limiter = RateLimiter::builder().clock(clock.clone()).build();
+    let limiter = limiter.expect("well set up");
     let fleet = Policy::concurrency("fleet", 20).reserve(Priority::Critical, fifth());
     let fleet = fleet.lend(Duration::from_secs(1));
     let enter = async |priority| limiter.enforce(&fleet.charges(Key::GLOBAL, priority)).await;
@@ -155,7 +157,20 @@ async fn slots_are_lent_and_come_back() {
     assert!(enter(Priority::Normal).await.is_err());
     let second = enter(Priority::Critical).await.expect("what came back");
     drop((critical, second));
-    assert!(enter(Priority::Normal).await.is_ok());
+    others.truncate(17);
+    assert!(
+        enter(Priority::Normal).await.is_err(),
+        "two more may be needed"
+    );
+    clock.advance(Duration::from_secs(20));
+    assert!(
+        enter(Priority::Normal).await.is_err(),
+        "nobody has looked since"
+    );
+    for _ in 0..2 {
+        others.push(enter(Priority::Normal).await.expect("they are lent again"));
+    }
+    assert!(enter(Priority::Normal).await.is_err());
 }
 
 #[tokio::test]
@@ -320,8 +335,11 @@ fn reserves_that_cannot_work_are_refused() {
         format!("{:?}", api().lend(day))
     );
     let name = "a".repeat(39);
-    let long = Policy::new(name, Quota::per_hour(10)).reserve(Priority::Critical, fifth());
+    let long = Policy::new(&name, Quota::per_hour(10)).reserve(Priority::Critical, fifth());
     long.lend(day).validate().expect("no second name is needed");
+    let slots = Policy::concurrency(&name, 100).reserve(Priority::Critical, fifth());
+    let error = slots.lend(minute).validate().expect_err("slots need one");
+    assert!(error.to_string().contains("use at most 28 characters"));
 }
 
 // Regression: only layers had the rest among their policies.
