@@ -17,6 +17,7 @@ use crate::{
 use super::{
     classes::MOST_CLASSES,
     controller::{Controller, Window},
+    slow::SlowRequests,
     spell::Spell,
     times::{SharedTimes, Times},
 };
@@ -25,6 +26,8 @@ use super::{
 pub(super) struct AdaptiveLimit {
     /// By class, those that are shed last first.
     in_flight: Line<[AtomicU32; MOST_CLASSES]>,
+    /// Those of them that are not counted.
+    slow: SlowRequests,
     /// How many may be in flight, written once a window.
     cap: AtomicU32,
     /// How many more there may be of each class above the lowest.
@@ -99,6 +102,7 @@ impl AdaptiveLimit {
         let controller = Controller::new();
         let limit = Self {
             in_flight: Line::default(),
+            slow: SlowRequests::default(),
             cap: AtomicU32::new(0),
             margin: AtomicU32::new(0),
             ends_at: AtomicU64::new(0),
@@ -118,7 +122,7 @@ impl AdaptiveLimit {
         limit
     }
 
-    /// Returns how many requests may be in flight.
+    /// Returns how many requests may be in flight beside the slow ones.
     #[inline]
     pub fn cap(&self) -> u32 {
         self.cap.load(Relaxed)
@@ -130,17 +134,26 @@ impl AdaptiveLimit {
         self.margin.load(Relaxed)
     }
 
-    #[inline]
-    pub fn in_flight(&self) -> u32 {
-        self.in_flight_up_to(MOST_CLASSES - 1).1
+    /// Returns how many requests may be in flight with the slow ones.
+    pub fn limit(&self) -> u32 {
+        self.cap().saturating_add(self.slow.uncounted())
     }
 
-    /// Returns how many requests of this class and those above it are in flight, and how many in all.
+    /// Returns how many requests are in flight, with the slow ones.
+    pub fn in_flight(&self) -> u32 {
+        let counts = self.in_flight.0.iter();
+        counts.map(|count| count.load(Relaxed)).sum()
+    }
+
+    /// Returns how many requests of this class and those above it are in flight, and how many in all, without the slow ones.
     #[inline]
-    pub fn in_flight_up_to(&self, class: usize) -> (u32, u32) {
+    pub fn counted_up_to(&self, class: usize) -> (u32, u32) {
         let (mut up_to, mut all) = (0, 0);
+        let has_slow = self.slow.has_some();
         for (place, count) in self.in_flight.0.iter().enumerate() {
-            all += count.load(Relaxed);
+            let slow = if has_slow { self.slow.of(place) } else { 0 };
+            // Some may have left since they were chosen.
+            all += count.load(Relaxed).saturating_sub(slow);
             if place == class {
                 up_to = all;
             }
@@ -164,7 +177,7 @@ impl AdaptiveLimit {
     ) -> Entry {
         // Taken first, so that requests that come together do not all find the last place.
         self.in_flight.0[class].fetch_add(1, Relaxed);
-        let counts = self.in_flight_up_to(class);
+        let counts = self.counted_up_to(class);
         let (up_to, others) = (counts.0.saturating_sub(1), counts.1.saturating_sub(1));
         let entry = match (may(up_to), is_shadow) {
             (true, _) => Entry::Fits,
@@ -197,7 +210,8 @@ impl AdaptiveLimit {
     #[inline]
     pub fn leave(&self, (lane, class): (usize, usize), now: Timestamp, took: Duration, end: End) {
         self.in_flight.0[class].fetch_sub(1, Relaxed);
-        let left = self.in_flight();
+        self.slow.note_left(class, now, took);
+        let (_, left) = self.counted_up_to(class);
         let counts = &self.counts[lane].0;
         counts.note_fewest(left);
         match end {
@@ -249,9 +263,11 @@ impl AdaptiveLimit {
         let window = self.take(span);
         rolling.controller.end_window(&window);
         rolling.started_at = now;
+        let is_mixed = rolling.controller.is_mixed(&window, age);
+        self.slow.begin_window(&self.in_flight.0, is_mixed, now);
         self.publish(&rolling, now);
         let is_overloaded = rolling.controller.is_overloaded();
-        let (limit, is_shadow) = (self.cap(), self.is_shadow.load(Relaxed));
+        let (limit, is_shadow) = (self.limit(), self.is_shadow.load(Relaxed));
         rolling
             .spell
             .note(now, is_overloaded, &window, (age, limit, is_shadow));
@@ -279,6 +295,7 @@ impl AdaptiveLimit {
         Window {
             span: span.as_secs_f64(),
             in_flight: in_flight / counted.max(1.0),
+            slow: f64::from(self.slow.uncounted()),
             fewest: (fewest != u32::MAX && counted > 0.0).then(|| f64::from(fewest)),
             asked: counted + whole(|lane| &lane.asked_early),
             shed: whole(|lane| &lane.shed),

@@ -24,14 +24,18 @@
 //!
 //! The rules and constants come from a simulation of six kinds of services under twelve controllers.
 
+use std::time::Duration;
+
 use super::times::Times;
 
 /// Requests and responses in a window of time. Times are in seconds.
 pub(super) struct Window {
     /// The time in which requests were counted: the window without its first quarter, in which requests of the window before end.
     pub span: f64,
-    /// Mean of the requests in flight whenever one came.
+    /// Mean of the requests in flight whenever one came, without slow ones among quick ones.
     pub in_flight: f64,
+    /// The slow ones in flight among quick ones.
+    pub slow: f64,
     /// The fewest in flight; `None` if no request came.
     pub fewest: Option<f64>,
     /// Requests that came, in the whole window.
@@ -157,6 +161,11 @@ impl Controller {
         self.quick
     }
 
+    /// Returns whether a request that was in flight in all of this window, of this length, is slow among quick ones.
+    pub fn is_mixed(&self, window: &Window, length: Duration) -> bool {
+        window.times.count() >= FEW && self.quick < MIXED * length.as_secs_f64()
+    }
+
     /// Returns how long the next window is, and how much of its beginning is not counted.
     pub fn next_window(&self) -> (f64, f64) {
         let usual = self.quick.min(4.0 * self.base.unwrap_or_default());
@@ -246,7 +255,7 @@ impl Controller {
             self.begin_overload();
         } else if (is_full || self.has_shed_in_room(window)) && self.is_known_to_be_quick(window) {
             self.limit *= STEP;
-        } else if window.in_flight < self.limit / 4.0 {
+        } else if window.in_flight + window.slow < self.limit / 4.0 {
             // Else the next overload begins with far more in flight than can be served.
             self.limit = (self.limit * (-window.span * FADES).exp()).max(START);
         }
@@ -433,6 +442,8 @@ const QUICK: f64 = 0.2;
 /// How many times as long as with room quick responses take in a crowd, and in seconds how much longer at least.
 const CROWDED: f64 = 1.5;
 const GRACE: f64 = 0.002;
+/// The part of a window that quick responses take at most, where others are slow.
+const MIXED: f64 = 0.25;
 /// The fewest responses for a quantile, and for one that stands for the usual times.
 const FEW: u32 = 5;
 const MANY: u32 = 200;

@@ -31,7 +31,7 @@ impl Overload {
         let setup = core.setup.load();
         let key = setup.rules.key(&head);
         let class = setup.rules.class(&head, key.as_ref(), &setup.classes);
-        let (in_flight, _) = core.limit.in_flight_up_to(class);
+        let (in_flight, _) = core.limit.counted_up_to(class);
         let now = core.clock.now();
         let ceiling = core.ceiling(setup.classes.below(class), core.limit.cap());
         let free = ceiling.saturating_sub(in_flight);
@@ -81,7 +81,7 @@ pub struct OverloadExplanation {
     pub mode: RuleMode,
     /// The decision and its reason.
     pub finding: OverloadFinding,
-    /// Requests of this class and those above it in flight.
+    /// Requests of this class and those above it in flight, without slow ones among quick ones.
     pub in_flight: u32,
     /// Up to how many in flight this class gets places.
     pub ceiling: u32,

@@ -69,7 +69,9 @@
 //! | there was no room, and four of five responses took half as long again | overload: the limit is kept, and looked for |
 //!
 //! In overload the limit swings by a fifth around its value, and falls as long as fewer requests in flight are served as fast. So a
-//! service whose requests differ (most take a millisecond, some take seconds) is not throttled because of the slow ones. If these take all places, and hardly anything is served, it rises by 1.4, and falls back if that
+//! service whose requests differ (most take a millisecond, some take seconds) is not throttled because of the slow ones. Nor do these
+//! take the places: a request that is in flight for a whole window of 0.1 s or more is not counted after it, if the quickest fifth of
+//! responses took less than a quarter of that window. If hardly anything is served, the limit rises by 1.4, and falls back if that
 //! does not help. Overload ends when less than 5 % is shed.
 //!
 //! | the request | counted |
@@ -138,6 +140,7 @@ mod request_rules;
 mod setup;
 mod shares;
 mod shed;
+mod slow;
 mod spell;
 mod times;
 

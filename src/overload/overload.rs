@@ -89,7 +89,7 @@ impl Overload {
     /// Returns how many requests may be in flight now; those of higher classes may be more.
     #[must_use]
     pub fn limit(&self) -> u32 {
-        self.core().limit.cap()
+        self.core().limit.limit()
     }
 
     /// Returns how many requests are in flight.
@@ -163,7 +163,7 @@ impl Lane {
         let key = key.map(|(key, weight)| (KeyHash::of(key, class), weight));
         let cap = core.limit.cap();
         let passes = key.is_none_or(|key| {
-            let half_is_free = || core.limit.in_flight() < cap / 2;
+            let half_is_free = || core.limit.counted_up_to(class).1 < cap / 2;
             core.shares.passes((lane, class), key, now, half_is_free)
         });
         let ceiling = core.ceiling(setup.classes.below(class), cap);
