@@ -27,8 +27,8 @@
 --          | TAT (us) | quota tag | total refunded (us) | start (us) | end (us) | ..
 --          +----------+-----------+---------------------+------------+----------+---
 --
---        The quota's tag is the span that the TAT was computed with: a shift in 6 bits, then 26 bits. A charge that leaves a
---        part of the bucket to others has the tag of the whole bucket, and a shorter span. The total is
+--        The quota's tag is the span that the TAT was computed with: a shift in 6 bits, then 26 bits. A charge that
+--        leaves a part of the bucket to others has the tag of the whole bucket, and a shorter span. The total is
 --        modulo 2^52, and left out while it is 0. Free turns were given up while others were behind them. They are in
 --        order. Later charges take them, or they come back once all turns behind them are given up too: see
 --        src/algorithm/free_turns.rs.

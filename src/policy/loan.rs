@@ -23,8 +23,10 @@ use super::consistency::Percent;
 pub(crate) struct Loan {
     /// By how much is kept, in equal steps.
     counters: Box<[Counter]>,
-    /// Kept at least, and besides at most.
+    /// What is always kept.
+    #[cfg(feature = "redis")]
     kept: Percent,
+    /// Units that are kept besides if all of them are needed.
     spare: u64,
     needed: Needed,
 }
@@ -55,6 +57,7 @@ impl Loan {
         let leaving = |step| counter.leaving(least + spare * step / last.max(1));
         Self {
             counters: (0..=last).map(leaving).collect(),
+            #[cfg(feature = "redis")]
             kept,
             spare,
             needed: Needed::default(),
