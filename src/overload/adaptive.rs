@@ -17,7 +17,7 @@ use crate::{
 use super::{
     classes::MOST_CLASSES,
     controller::{Controller, Window},
-    slow::SlowRequests,
+    slow::{Silence, SlowRequests},
     spell::Spell,
     times::{SharedTimes, Times},
 };
@@ -70,6 +70,7 @@ struct Counts {
 struct Rolling {
     controller: Controller,
     started_at: Timestamp,
+    silences: [Silence; MOST_CLASSES],
     spell: Spell,
 }
 
@@ -115,6 +116,7 @@ impl AdaptiveLimit {
             rolling: Mutex::new(Rolling {
                 controller,
                 started_at: now,
+                silences: [Silence::NONE; MOST_CLASSES],
                 spell: Spell::default(),
             }),
         };
@@ -264,7 +266,13 @@ impl AdaptiveLimit {
         rolling.controller.end_window(&window);
         rolling.started_at = now;
         let is_mixed = rolling.controller.is_mixed(&window, age);
-        self.slow.begin_window(&self.in_flight.0, is_mixed, now);
+        let is_shed = window.shed > 0.0;
+        self.slow.begin_window(
+            &self.in_flight.0,
+            &mut rolling.silences,
+            (is_mixed, is_shed),
+            (age, now),
+        );
         self.publish(&rolling, now);
         let is_overloaded = rolling.controller.is_overloaded();
         let (limit, is_shadow) = (self.limit(), self.is_shadow.load(Relaxed));

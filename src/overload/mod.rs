@@ -71,7 +71,8 @@
 //! In overload the limit swings by a fifth around its value, and falls as long as fewer requests in flight are served as fast. So a
 //! service whose requests differ (most take a millisecond, some take seconds) is not throttled because of the slow ones. Nor do these
 //! take the places: a request that is in flight for a whole window of 0.1 s or more is not counted after it, if the quickest fifth of
-//! responses took less than a quarter of that window. If hardly anything is served, the limit rises by 1.4, and falls back if that
+//! responses took less than a quarter of that window. If no request of a class ends for 5 s while requests are shed, as many others are let
+//! in: those that never end do not keep the places. If hardly anything is served, the limit rises by 1.4, and falls back if that
 //! does not help. Overload ends when less than 5 % is shed.
 //!
 //! | the request | counted |

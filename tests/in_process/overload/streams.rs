@@ -289,3 +289,33 @@ fn limit_that_was_high_once_does_not_let_requests_wait_for_minutes() {
         over.shed(200..230)
     );
 }
+
+// Regression: nothing of the class was served ever again.
+#[test]
+fn requests_that_never_end_do_not_keep_the_places_of_their_class() {
+    for (takes, every) in [(0.02, 0.004), (0.1, 0.02), (0.5, 0.1)] {
+        for has_others in [false, true] {
+            let steady = Stream {
+                class: Priority::Sheddable,
+                every,
+                takes,
+                ..STREAM
+            };
+            let hanging = Stream {
+                batch: 2_000,
+                every: 0.02,
+                takes: 1e6,
+                span: (10.0, 12.0),
+                ..steady
+            };
+            let others = Stream {
+                class: Priority::Normal,
+                span: (if has_others { 0.0 } else { 59.0 }, 60.0),
+                ..steady
+            };
+            let [steady, hanging, _] = run(60, [steady, hanging, others]);
+            assert!(hanging.shed(10..12) > 0.0, "places are left");
+            assert!(steady.shed(40..60) < 0.05, "{}", steady.shed(40..60));
+        }
+    }
+}
