@@ -71,8 +71,11 @@ impl Policy {
     ///   `build()` fails if what is lent takes longer than `within` to come back. No second policy is counted.
     /// - Slots come back when their requests end, so requests of the other classes must end within this time: put a time-out around
     ///   their handlers, and do not lend to streams or uploads. Half as many slots again as the class had in the last 10 to 20 s
-    ///   are kept for it. With 20 % of 1,000 slots, lent to requests of up to a second, all of the class were served from
+    ///   are kept for it: under each key, as many as under the key that had the most. With 20 % of 1,000 slots, lent to requests of up to a second, all of the class were served from
     ///   its first second on; with requests of 30 s, 80 % in the first second, and all after five (simulated).
+    ///
+    /// A request of the class that costs more than the twentieth may never find so many free while other classes ask. `build()` fails
+    /// if the [cost](Self::cost) of the policy is above it. Costs that charges or rules set are not checked.
     ///
     /// Windows lend nothing, since what is lent would come back only at their end. `build()` fails for them, without a reserve or for
     /// one of a twentieth or less, and with [`consistency`](Self::consistency) or several regions, which lease units in advance.
@@ -192,7 +195,8 @@ impl Policy {
         };
         let fault = if let Err(reason) = reserve.validate(self.quota) {
             reason
-        } else if let Err(reason) = reserve.validate_loan(self.counter(), KEPT) {
+        } else if let Err(reason) = reserve.validate_loan(self.counter(), KEPT, self.default_cost())
+        {
             return Err(self.error(ErrorKind::InvalidPolicy, &reason));
         } else if reserve.lent_within.is_some() && self.consistency.is_leased() {
             "the shared store must decide on what is lent: remove lend() or consistency()"

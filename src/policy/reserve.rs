@@ -48,19 +48,27 @@ impl Reserve {
         }
     }
 
-    /// Returns whether what is lent comes back in time, if `kept` of the limit is always kept free.
+    /// Returns whether what is lent comes back in time to a class whose requests have this cost, if `kept` of the limit is always kept
+    /// free.
     ///
     /// # Errors
     ///
     /// The reason.
-    pub fn validate_loan(&self, counter: &Counter, kept: Percent) -> Result<(), String> {
+    pub fn validate_loan(&self, counter: &Counter, kept: Percent, cost: u64) -> Result<(), String> {
         let Some(within) = self.lent_within else {
             return Ok(());
         };
         let limit = counter.limit();
-        let lent = self.part.of_up(limit).saturating_sub(kept.of_up(limit));
+        let kept = kept.of_up(limit);
+        let lent = self.part.of_up(limit).saturating_sub(kept);
         if lent == 0 {
             return Err("a twentieth of the limit is not lent, so this reserve lends nothing: reserve more, or remove lend()".into());
+        }
+        if cost > kept {
+            return Err(format!(
+                "a request costs {cost}, and only {kept} are kept free while the rest is lent, so other classes could take what comes \
+                 back before it: lower the cost, raise the limit, or remove lend()"
+            ));
         }
         if within.is_zero() {
             return Err("lend() within no time lends nothing: set the longest time until what is lent comes back".into());
