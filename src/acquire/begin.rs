@@ -92,7 +92,7 @@ pub(super) fn begin(lines: &Arc<Lines>, wish: Wish) -> Begun {
 fn impossible(charges: &[OwnedCharge]) -> Option<AcquireError> {
     charges.iter().map(OwnedCharge::borrow).find_map(|charge| {
         let policy = charge.policy();
-        let is_above = charge.units() > charge.counter().limit() && !charge.is_shadow();
+        let is_above = charge.units() > charge.counter().most() && !charge.is_shadow();
         is_above.then(|| AcquireError::never(*policy.name()))
     })
 }

@@ -35,6 +35,8 @@ use super::counting::{Admitted, Counting, RefundToken, Refunded};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Concurrency {
     pub(super) limit: u64,
+    /// The limit while no class needs what is lent of it.
+    pub(super) most: u64,
     lease: Duration,
 }
 
@@ -78,6 +80,7 @@ impl Concurrency {
         }
         Ok(Self {
             limit: quota.count(),
+            most: quota.count(),
             lease,
         })
     }
@@ -151,7 +154,7 @@ impl Counting for Concurrency {
     }
 
     fn retry(&self, _state: &SlotState, now: Timestamp, cost: u64) -> Retry {
-        if cost > self.limit {
+        if cost > self.most {
             Retry::Never
         } else {
             // When another request ends cannot be known.

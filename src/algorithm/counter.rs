@@ -113,7 +113,7 @@ impl Counter {
             Self::FixedWindow(FixedWindow { window, .. })
             | Self::SlidingLog(SlidingLog { window, .. })
             | Self::SlidingWindow(SlidingWindow { window, .. }) => window.limit = units,
-            Self::Concurrency(slots) => slots.limit = units,
+            Self::Concurrency(slots) => (slots.limit, slots.most) = (units, units),
         }
         part
     }
@@ -123,10 +123,30 @@ impl Counter {
         let mut counter = *self;
         match &mut counter {
             Self::Bucket(bucket) => *bucket = bucket.leaving(units),
-            Self::Concurrency(slots) => slots.limit = slots.limit.saturating_sub(units),
+            Self::Concurrency(slots) => {
+                slots.limit = slots.limit.saturating_sub(units);
+                slots.most = slots.limit;
+            }
             Self::FixedWindow(_) | Self::SlidingLog(_) | Self::SlidingWindow(_) => {}
         }
         counter
+    }
+
+    /// Returns a counter that leaves so many slots free as long as they are needed. A counter of anything else is returned as it is.
+    pub(crate) fn keeping(&self, units: u64) -> Self {
+        let mut counter = *self;
+        if let Self::Concurrency(slots) = &mut counter {
+            slots.limit = slots.limit.saturating_sub(units);
+        }
+        counter
+    }
+
+    /// Returns the most units that a charge can ever get.
+    pub(crate) fn most(&self) -> u64 {
+        match self {
+            Self::Concurrency(slots) => slots.most,
+            _ => self.limit(),
+        }
     }
 
     /// Returns when a charge can succeed on a key with this usage, if nothing else is charged. Never too early.

@@ -53,10 +53,10 @@ impl Loan {
 
     fn new((kept, spare): (Percent, u64), counter: &Counter) -> Self {
         let last = (STEPS - 1).min(spare);
-        let least = kept.of_up(counter.limit());
-        let leaving = |step| counter.leaving(least + spare * step / last.max(1));
+        let lent = counter.leaving(kept.of_up(counter.limit()));
+        let keeping = |step| lent.keeping(spare * step / last.max(1));
         Self {
-            counters: (0..=last).map(leaving).collect(),
+            counters: (0..=last).map(keeping).collect(),
             #[cfg(feature = "redis")]
             kept,
             spare,
