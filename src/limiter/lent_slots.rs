@@ -1,10 +1,12 @@
-//! Slots that a policy lends: what decisions show of those that are needed.
+//! Slots that policies lend: what decisions show of those that are needed.
 
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use crate::{
     charge::Charge,
-    decision::{Decision, PolicyName, PolicyState},
+    decision::{Decision, PolicyState},
     policy::Loan,
 };
 
@@ -16,23 +18,20 @@ pub(super) struct LentSlots {
 }
 
 impl LentSlots {
-    /// Returns the first loan that one of the charges asks for.
-    pub fn in_charges(charges: &[Charge<'_>]) -> Option<Self> {
-        let place = |name: &PolicyName| {
-            let mut policies = charges.iter().map(|charge| charge.policy().name());
-            policies.position(|other| other == name)
-        };
-        let mut rests = charges.iter().enumerate().filter_map(|(whole, charge)| {
+    /// Returns the loans that the charges ask for.
+    pub fn in_charges(charges: &[Charge<'_>]) -> SmallVec<[Self; 1]> {
+        let lent = charges.iter().enumerate().filter_map(|(whole, charge)| {
             let (_, rest) = (charge.loan()?, charge.policy().rest()?);
-            Some((whole, place(rest.name())?, rest.loan()?))
+            let is_rest = |other: &Charge<'_>| {
+                other.policy().name() == rest.name() && other.key() == charge.key()
+            };
+            Some(Self {
+                loan: Arc::clone(rest.loan()?),
+                whole,
+                others: charges.iter().position(is_rest)?,
+            })
         });
-        let (whole, others, loan) = rests.next()?;
-        let loan = Arc::clone(loan);
-        Some(Self {
-            loan,
-            whole,
-            others,
-        })
+        lent.collect()
     }
 
     /// Notes how many slots the class with the reserve has.

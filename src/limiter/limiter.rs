@@ -197,9 +197,7 @@ impl RateLimiter {
         let (decided, lent) = (self.decide(&charges), LentSlots::in_charges(&charges));
         decided.map(move |decided| {
             let decision = decided?.with_ticket(ticket);
-            if let Some(lent) = lent {
-                lent.note(&decision);
-            }
+            lent.iter().for_each(|lent| lent.note(&decision));
             Ok(decision)
         })
     }

@@ -173,6 +173,61 @@ async fn slots_are_lent_and_come_back() {
     assert!(enter(Priority::Normal).await.is_err());
 }
 
+/// 100 slots, of which all but 5 may be lent.
+fn lent_half(name: &str, percent: f64) -> Policy {
+    let policy = Policy::concurrency(name, 100);
+    let policy = policy.reserve(Priority::Critical, Percent::new(percent));
+    policy.lend(Duration::from_secs(1))
+}
+
+#[tokio::test]
+async fn slots_that_the_class_had_are_kept_in_each_policy_of_a_request() {
+    let limiter = RateLimiter::builder().build().expect("well set up");
+    let (first, second) = (lent_half("first", 50.0), lent_half("second", 50.0));
+    let mut charges = first.charges(Key::GLOBAL, Priority::Normal);
+    charges.extend(second.charges(Key::GLOBAL, Priority::Normal));
+    let mut critical = Vec::new();
+    for _ in 0..20 {
+        let charges = second.charges(Key::GLOBAL, Priority::Critical);
+        critical.push(limiter.enforce(&charges).await.expect("a slot"));
+    }
+    let seen = limiter.peek(&charges).await.expect("a decision");
+    assert!(seen.is_allowed());
+    drop(critical);
+    let charges = || {
+        let mut charges = first.charges(Key::GLOBAL, Priority::Normal);
+        charges.extend(second.charges(Key::GLOBAL, Priority::Normal));
+        charges
+    };
+    let mut others = Vec::new();
+    while let Ok(permit) = limiter.enforce(&charges()).await {
+        others.push(permit);
+    }
+    assert!(others.len() <= 65, "{}", others.len());
+}
+
+#[tokio::test]
+async fn slots_that_are_needed_now_may_be_had_later() {
+    let limiter = RateLimiter::builder().build().expect("well set up");
+    let policy = lent_half("fleet", 99.9);
+    let mut critical = Vec::new();
+    for _ in 0..70 {
+        let charges = policy.charges(Key::GLOBAL, Priority::Critical);
+        critical.push(limiter.enforce(&charges).await.expect("a slot"));
+    }
+    let ask = async |cost| {
+        let charges = policy.charges(Key::GLOBAL, Priority::Normal);
+        let charges: Vec<_> = charges.iter().map(|charge| charge.cost(cost)).collect();
+        limiter.check(&charges).await.expect("a decision")
+    };
+    assert!(ask(1).await.is_allowed(), "nobody has looked before");
+    drop(critical);
+    let denied = ask(95).await;
+    assert!(!denied.is_allowed());
+    assert!(denied.retry_after().is_some(), "{denied:?}");
+    assert!(ask(96).await.retry_after().is_none());
+}
+
 #[tokio::test]
 async fn class_counts_also_without_shedding_and_for_requests_that_are_not_shed() {
     for overload in [
@@ -314,6 +369,7 @@ fn reserves_that_cannot_work_are_refused() {
             "remove lend() or consistency()",
         ),
         (api().lend(day).count_denied(true), "remove count_denied()"),
+        (api().lend(day).cost(2), "only 1 are kept free"),
         (
             Policy::new("a".repeat(29), Quota::per_hour(10)).reserve(Priority::Critical, fifth()),
             "use at most 28 characters",
