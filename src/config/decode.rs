@@ -151,7 +151,7 @@ fn check_added(nodes: &[LocatedValue], reading: &mut FileReading) {
         let Some(Value::Text(id)) = node.field("id").map(|node| &node.value) else {
             continue;
         };
-        for (field, suffix, position) in beside(node) {
+        for (field, suffix, position) in beside(node, reading.defaults.algorithm) {
             let name = format!("{id}.{suffix}");
             let Some((_, other)) = reading.ids.iter().find(|(other, _)| *other == name) else {
                 continue;

@@ -3,6 +3,7 @@
 use crate::{charge::MAX_CHARGES, limiter::MAX_POLICIES};
 
 use super::{
+    names::AlgorithmName,
     node::{LocatedValue, Position, Value},
     reading::FileReading,
 };
@@ -45,7 +46,7 @@ pub(super) fn read_rules<T>(
 pub(super) fn check_number(nodes: &[LocatedValue], reading: &mut FileReading) {
     let (mut all, mut unconditional) = (0, 0);
     for node in nodes {
-        let policies = 1 + beside(node).count();
+        let policies = 1 + beside(node, reading.defaults.algorithm).count();
         all += policies;
         if CONDITIONS.iter().all(|name| node.field(name).is_none()) {
             unconditional += policies;
@@ -72,10 +73,15 @@ pub(super) fn check_number(nodes: &[LocatedValue], reading: &mut FileReading) {
 /// lent adds none.
 pub(super) fn beside(
     rule: &LocatedValue,
+    default: Option<AlgorithmName>,
 ) -> impl Iterator<Item = (&'static str, &'static str, Position)> {
     let added = [("candidate", "candidate"), ("reserve", "unreserved")];
     let algorithm = rule.field("algorithm").map(|node| &node.value);
-    let has_slots = matches!(algorithm, Some(Value::Text(name)) if name == "concurrency");
+    let has_slots = match algorithm {
+        Some(Value::Text(name)) => name == "concurrency",
+        Some(_) => false,
+        None => default == Some(AlgorithmName::Concurrency),
+    };
     let is_counted = move |node: &&LocatedValue| has_slots || node.field("lend").is_none();
     let position = move |field| {
         let node = rule.field(field).filter(is_counted);

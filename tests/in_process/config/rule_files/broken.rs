@@ -1749,6 +1749,23 @@ pub(crate) const BROKEN: &[(Format, &str, &[&str])] = &[
     (
         Yaml,
         concat!(
+            "defaults: { algorithm: concurrency }\n",
+            "rules:\n",
+            "  - id: a\n",
+            "    key: peer_ip\n",
+            "    limit: 100\n",
+            "    reserve: { class: critical, part: 20%, lend: 5s }\n",
+            "  - id: a.unreserved\n",
+            "    key: host\n",
+            "    limit: 5\n",
+        ),
+        &[
+            "6:14: rule \"a\": a policy of the reserve is named \"a.unreserved\", as the rule in line 7: give that rule another id",
+        ],
+    ),
+    (
+        Yaml,
+        concat!(
             "rules:\n",
             "  - id: a\n",
             "    key: global\n",
