@@ -17,7 +17,7 @@ use crate::{
 use super::{
     classes::MOST_CLASSES,
     controller::{Controller, Window},
-    slow::{Silence, SlowRequests},
+    slow::{EndedWindow, Silence, SlowRequests},
     spell::Spell,
     times::{SharedTimes, Times},
 };
@@ -265,14 +265,14 @@ impl AdaptiveLimit {
         let window = self.take(span);
         rolling.controller.end_window(&window);
         rolling.started_at = now;
-        let is_mixed = rolling.controller.is_mixed(&window, age);
-        let is_shed = window.shed > 0.0;
-        self.slow.begin_window(
-            &self.in_flight.0,
-            &mut rolling.silences,
-            (is_mixed, is_shed),
-            (age, now),
-        );
+        let ended = EndedWindow {
+            length: age,
+            has_shed: window.shed > 0.0,
+            is_mixed: rolling.controller.is_mixed(&window, age),
+            cap: rolling.controller.cap(),
+        };
+        self.slow
+            .begin_window(&self.in_flight.0, &mut rolling.silences, ended, now);
         self.publish(&rolling, now);
         let is_overloaded = rolling.controller.is_overloaded();
         let (limit, is_shadow) = (self.limit(), self.is_shadow.load(Relaxed));

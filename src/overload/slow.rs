@@ -25,8 +25,12 @@ use super::classes::MOST_CLASSES;
 /// Counts, by class, the requests in flight that are slow.
 #[derive(Default)]
 pub(super) struct SlowRequests {
-    /// Those that are not counted, chosen once a window.
+    /// Those that are not counted, chosen once a window: they came until then. Microseconds.
     uncounted: ByClass,
+    came_until: [AtomicU64; MOST_CLASSES],
+    /// Those of them that have left since, and the places of so many that others may take until the window ends.
+    uncounted_left: ByClass,
+    replaced: AtomicU32,
     /// Whether there are any: most services have none, and read one flag.
     has_some: AtomicBool,
     /// In flight when the window began.
@@ -38,6 +42,16 @@ pub(super) struct SlowRequests {
 }
 
 type ByClass = [AtomicU32; MOST_CLASSES];
+
+/// A window that has ended.
+pub(super) struct EndedWindow {
+    pub length: Duration,
+    pub has_shed: bool,
+    /// Whether requests that were in flight in all of it are slow among quick ones.
+    pub is_mixed: bool,
+    /// How many others there may be from now on.
+    pub cap: u32,
+}
 
 /// How long no request of a class has ended, while some were shed.
 #[derive(Clone, Copy)]
@@ -82,48 +96,58 @@ impl SlowRequests {
     /// Returns how many of a class are not counted.
     #[inline]
     pub fn of(&self, class: usize) -> u32 {
-        self.uncounted[class].load(Relaxed)
+        let left = self.uncounted_left[class].load(Relaxed);
+        let missing = left.saturating_sub(self.replaced.load(Relaxed));
+        self.uncounted[class].load(Relaxed).saturating_sub(missing)
     }
 
     /// Returns how many are not counted.
     pub fn uncounted(&self) -> u32 {
-        let counts = self.uncounted.iter();
-        counts.map(|count| count.load(Relaxed)).sum()
+        (0..MOST_CLASSES).map(|class| self.of(class)).sum()
     }
 
     /// Notes that a request of this age has left.
     #[inline]
     pub fn note_left(&self, class: usize, now: Timestamp, age: Duration) {
         let came_at = now.as_micros().saturating_sub(micros(age));
-        if came_at < self.began_at.load(Relaxed) {
-            self.left.0[class].fetch_add(1, Relaxed);
+        // Also one that came just then: it may have ended the window before.
+        if came_at > self.began_at.load(Relaxed) {
+            return;
+        }
+        self.left.0[class].fetch_add(1, Relaxed);
+        if came_at <= self.came_until[class].load(Relaxed) {
+            self.uncounted_left[class].fetch_add(1, Relaxed);
         }
     }
 
-    /// Begins the next window, after one of this length. `is_mixed` is whether requests that are still in flight are slow among quick
-    /// ones, and `has_shed` whether some were shed.
+    /// Begins the next window.
     pub fn begin_window(
         &self,
         in_flight: &ByClass,
         silences: &mut [Silence; MOST_CLASSES],
-        (is_mixed, has_shed): (bool, bool),
-        (length, now): (Duration, Timestamp),
+        ended: EndedWindow,
+        now: Timestamp,
     ) {
-        self.began_at.store(now.as_micros(), Relaxed);
+        let began_before = self.began_at.swap(now.as_micros(), Relaxed);
+        // As slow ones leave, others come that are not known to be slow yet. But more that leave together make no room.
+        self.replaced.store(ended.cap.saturating_mul(2), Relaxed);
         for (class, in_flight) in in_flight.iter().enumerate() {
             let in_flight = in_flight.load(Relaxed);
             let before = self.at_start[class].swap(in_flight, Relaxed);
             let left = self.left.0[class].swap(0, Relaxed);
-            let uncounted = &self.uncounted[class];
-            let may_hang = has_shed && before > 0 && left == 0;
-            let slow = if silences[class].note(!may_hang, length) {
-                in_flight
-            } else if is_mixed {
-                before.saturating_sub(left)
+            let uncounted_left = self.uncounted_left[class].swap(0, Relaxed);
+            let may_hang = ended.has_shed && before > 0 && left == 0;
+            let (slow, came_until) = if silences[class].note(!may_hang, ended.length) {
+                (in_flight, now.as_micros())
+            } else if ended.is_mixed {
+                (before.saturating_sub(left), began_before)
             } else {
-                uncounted.load(Relaxed)
+                let known = self.uncounted[class].load(Relaxed);
+                let came_until = self.came_until[class].load(Relaxed);
+                (known.saturating_sub(uncounted_left), came_until)
             };
-            uncounted.store(slow.min(in_flight), Relaxed);
+            self.came_until[class].store(came_until, Relaxed);
+            self.uncounted[class].store(slow.min(in_flight), Relaxed);
         }
         self.has_some.store(self.uncounted() > 0, Relaxed);
     }

@@ -1,13 +1,17 @@
 //! When requests are shed, and whose: the limit in simulated services.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
 };
 
 use tollgate::{
     clock::{Clock, Timestamp},
-    overload::Overload,
+    overload::{InFlight, Overload, Priority},
 };
 
 use super::simulation::{Event, Outcome, START, Service, Setup};
@@ -89,6 +93,35 @@ fn slow_requests_do_not_keep_all_places() {
         println!("{load}: {:.2}, {:?}", outcome.share, outcome.limits);
         assert!(outcome.share > 0.9, "{load}: {}", outcome.share);
     }
+}
+
+// Regression: slow requests that had left still made room for as many others, as long as these were in flight.
+#[test]
+fn queue_after_slow_requests_stays_short() {
+    let clock = Clock::manual(Timestamp::from_micros(START));
+    let overload = Overload::adaptive().clock(clock.clone()).build();
+    let overload = overload.expect("usable settings");
+    let enter = || overload.enter(Priority::Normal, None).ok();
+    let mut slow = Vec::new();
+    for _ in 0..6_000 {
+        for _ in 0..5 {
+            let quick = enter();
+            clock.advance(Duration::from_micros(100));
+            quick.map(InFlight::answered);
+        }
+        slow.extend(enter());
+        clock.advance(Duration::from_micros(500));
+    }
+    assert!(slow.len() > 1_000, "{}", slow.len());
+    // One a millisecond is served.
+    let mut queue = VecDeque::new();
+    for _ in 0..10_000 {
+        queue.extend((0..20).filter_map(|_| enter()));
+        clock.advance(Duration::from_millis(1));
+        queue.pop_front().map(InFlight::answered);
+        slow.pop().map(InFlight::answered);
+    }
+    assert!(queue.len() < 200, "{}", queue.len());
 }
 
 #[test]
