@@ -281,6 +281,8 @@ impl OwnedCharge {
     pub(crate) fn for_waiting(charge: &Charge<'_>) -> Self {
         Self {
             policy: charge.policy.for_waiting(),
+            // What is lent changes while it waits.
+            loan: charge.loan.map(|_| LoanStep::LAST),
             ..charge.to_owned()
         }
     }

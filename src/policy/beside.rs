@@ -74,6 +74,8 @@ impl Policy {
     ///   are kept for it: under each key, as many as under the key that had the most. With 20 % of 1,000 slots, lent to requests of up to a second, all of the class were served from
     ///   its first second on; with requests of 30 s, 80 % in the first second, and all after five (simulated).
     ///
+    /// Callers that [wait](crate::acquire) for slots are lent none.
+    ///
     /// A request of the class that costs more than the twentieth may never find so many free while other classes ask. `build()` fails
     /// if the [cost](Self::cost) of the policy is above it. Costs that charges or rules set are not checked.
     ///

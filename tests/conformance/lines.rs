@@ -39,6 +39,7 @@ on_every_store! { lines, std::convert::identity, {
     lowered_quota_is_what_is_left
     queue_of_a_policy_is_not_waited_in_twice
     caller_that_borrows_waits_until_a_twentieth_is_free
+    caller_that_waits_is_lent_no_slots
 } }
 
 const UNIT: Duration = Duration::from_millis(100);
@@ -570,4 +571,19 @@ async fn caller_that_borrows_waits_until_a_twentieth_is_free(place: Place) {
     drop(caller.turn().await);
     let critical = check(&limiter, &[of(overload::Priority::Critical)]).await;
     assert!(critical.is_allowed());
+}
+
+// Regression: what callers had in their turns was not noted, so slots that the class needed were lent to them.
+async fn caller_that_waits_is_lent_no_slots(place: Place) {
+    let policy = Policy::concurrency("lent", 20)
+        .reserve(overload::Priority::Critical, Percent::new(50.0))
+        .lend(Duration::from_secs(1));
+    let limiter = place.instance(&[&policy]);
+    let mut permits = Vec::new();
+    let others = || policy.charges(ada(), overload::Priority::Normal);
+    while let Ok(permit) = limiter.try_acquire(&others()).await {
+        permits.push(permit);
+    }
+    assert_eq!(permits.len(), 10);
+    assert!(check(&limiter, &others()).await.is_allowed());
 }
