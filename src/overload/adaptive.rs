@@ -263,6 +263,7 @@ impl AdaptiveLimit {
         let counts_from = Timestamp::from_micros(self.counts_from.load(Relaxed));
         let span = now.since(rolling.started_at.max(counts_from));
         let window = self.take(span);
+        let before = rolling.controller.limit();
         rolling.controller.end_window(&window);
         rolling.started_at = now;
         let ended = EndedWindow {
@@ -270,6 +271,10 @@ impl AdaptiveLimit {
             has_shed: window.shed > 0.0,
             is_mixed: rolling.controller.is_mixed(&window, age),
             cap: rolling.controller.cap(),
+            lowered: match rolling.controller.is_overloaded() {
+                true => (rolling.controller.limit() / before).min(1.0),
+                false => 1.0,
+            },
         };
         self.slow
             .begin_window(&self.in_flight.0, &mut rolling.silences, ended, now);

@@ -166,6 +166,11 @@ impl Controller {
         window.times.count() >= FEW && self.quick < MIXED * length.as_secs_f64()
     }
 
+    /// Returns the limit, without the swing.
+    pub fn limit(&self) -> f64 {
+        self.limit
+    }
+
     /// Returns how long the next window is, and how much of its beginning is not counted.
     pub fn next_window(&self) -> (f64, f64) {
         let usual = self.quick.min(4.0 * self.base.unwrap_or_default());

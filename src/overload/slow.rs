@@ -4,7 +4,8 @@
 //! If the limit counted them, it would fall below their number, and shed all until some of them end. So a request that was in flight
 //! for a whole window is not counted after it, if the quick ones took a small part of the window.
 //!
-//! In a queue all requests are slow, also the quickest fifth. Then none is added to those that are not counted.
+//! In a queue all requests are slow, also the quickest fifth. Then none is added to those that are not counted. Others take the places
+//! of those that leave, since they may be as slow; but if the limit falls, as in an overload, the number falls with it.
 //!
 //! Requests may also never end: if they have all places of a class, nothing would ever be served there again. So if none of a class
 //! ends for 5 s while requests are shed, those in flight are not counted after it, and as many others are let in: at once, after twice
@@ -51,6 +52,8 @@ pub(super) struct EndedWindow {
     pub is_mixed: bool,
     /// How many others there may be from now on.
     pub cap: u32,
+    /// The part of the limit that is left after the window, if it fell.
+    pub lowered: f64,
 }
 
 /// How long no request of a class has ended, while some were shed.
@@ -135,16 +138,22 @@ impl SlowRequests {
             let in_flight = in_flight.load(Relaxed);
             let before = self.at_start[class].swap(in_flight, Relaxed);
             let left = self.left.0[class].swap(0, Relaxed);
-            let uncounted_left = self.uncounted_left[class].swap(0, Relaxed);
+            self.uncounted_left[class].store(0, Relaxed);
             let may_hang = ended.has_shed && before > 0 && left == 0;
             let (slow, came_until) = if silences[class].note(!may_hang, ended.length) {
                 (in_flight, now.as_micros())
             } else if ended.is_mixed {
                 (before.saturating_sub(left), began_before)
             } else {
-                let known = self.uncounted[class].load(Relaxed);
+                let known = f64::from(self.uncounted[class].load(Relaxed));
                 let came_until = self.came_until[class].load(Relaxed);
-                (known.saturating_sub(uncounted_left), came_until)
+                #[expect(
+                    clippy::cast_possible_truncation,
+                    clippy::cast_sign_loss,
+                    reason = "at most `known`"
+                )]
+                let kept = (known * ended.lowered) as u32;
+                (kept, came_until)
             };
             self.came_until[class].store(came_until, Relaxed);
             self.uncounted[class].store(slow.min(in_flight), Relaxed);
