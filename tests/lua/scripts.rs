@@ -956,7 +956,7 @@ async fn server_counts_by_its_own_time() {
     );
 }
 
-const ACQUIRE_HASH: &str = "bd1eeb3530429db5fd8944cf59f7e61f1ab0e2b8";
+const ACQUIRE_HASH: &str = "51ed5f3a691136aacf3719e9a05e215aea52d532";
 const ADAPT_HASH: &str = "85f3a2c56601b28bc9cb8fbfc823d503a7ec9d0b";
 const FAILURE_HASH: &str = "81ae421ba53ea9146c8e12fefb539844b08f3201";
 const PAUSE_HASH: &str = "6ca9f323ad1f51099cb266fad146059e52f71c91";
