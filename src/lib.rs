@@ -137,7 +137,8 @@ pub use self::limiter::limiter::RateLimiter;
 pub use self::middleware::layer::RateLimitLayer;
 pub use self::policy::{
     consistency::{Consistency, Percent},
-    policy::{OnOutage, Policy},
+    on_outage::OnOutage,
+    policy::Policy,
 };
 pub use self::request::RequestHead;
 

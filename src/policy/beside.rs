@@ -25,7 +25,7 @@ use crate::{
 use super::{
     consistency::Percent,
     loan::{Loan, LoanStep},
-    policy::{NameHash, Policy},
+    policy::{NameHash, Outside, Policy},
     reserve::Reserve,
 };
 
@@ -71,8 +71,9 @@ impl Policy {
     ///   `build()` fails if what is lent takes longer than `within` to come back. No second policy is counted.
     /// - Slots come back when their requests end, so requests of the other classes must end within this time: put a time-out around
     ///   their handlers, and do not lend to streams or uploads. Half as many slots again as the class had in the last 10 to 20 s
-    ///   are kept for it: under each key, as many as under the key that had the most. With 20 % of 1,000 slots, lent to requests of up to a second, all of the class were served from
-    ///   its first second on; with requests of 30 s, 80 % in the first second, and all after five (simulated).
+    ///   are kept for it: under each key, as many as under the key that had the most. With 20 % of 1,000 slots, lent to requests of up
+    ///   to a second, all of the class were served from its first second on; with requests of 30 s, 80 % in the first second, and all
+    ///   after five (simulated).
     ///
     /// Callers that [wait](crate::acquire) for slots are lent none.
     ///
@@ -124,7 +125,8 @@ impl Policy {
         // `validate` returns the error.
         let rest = has_rest.then(|| self.rest_of(reserve)).and_then(Result::ok);
         let lent = lends.then(|| Loan::leaving(KEPT, self.counter()));
-        (self.rest, self.lent) = (rest.map(Arc::new), lent.map(Arc::new));
+        let lent = lent.map(Arc::new);
+        self.outside = Some(Arc::new(Outside { rest, lent }));
         self
     }
 
@@ -139,14 +141,14 @@ impl Policy {
         let most = rest(KEPT);
         let mut rest = self.beside("unreserved", most, 28)?;
         let loan = Loan::of_slots(most.count().saturating_sub(quota.count()), rest.counter());
-        rest.lent = Some(Arc::new(loan));
+        rest.outside = Some(Outside::lent(Arc::new(loan)));
         Ok(rest)
     }
 
     /// Returns the policy that counts all requests without the reserve. `None` if nothing is reserved, or a rate is lent.
     #[inline]
     pub(crate) fn rest(&self) -> Option<&Self> {
-        self.rest.as_deref()
+        self.outside.as_deref()?.rest.as_ref()
     }
 
     #[inline]
@@ -164,7 +166,7 @@ impl Policy {
     /// Returns what requests without the reserve may use of this policy, if that is neither all nor nothing.
     #[inline]
     pub(crate) fn loan(&self) -> Option<&Arc<Loan>> {
-        self.lent.as_ref()
+        self.outside.as_deref()?.lent.as_ref()
     }
 
     /// Returns the counter of such requests.
@@ -237,7 +239,7 @@ impl Policy {
         let mut policy = self.clone();
         (policy.name, policy.name_hash, policy.quota) = (name, NameHash::of(&name), quota);
         (policy.penalty, policy.notes_denied) = (None, self.counts_denied);
-        (policy.reserve, policy.rest, policy.lent) = (None, None, None);
+        (policy.reserve, policy.outside) = (None, None);
         #[cfg(feature = "metrics")]
         {
             policy.series = policy.series_under(self.tier.as_ref());

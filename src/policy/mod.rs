@@ -55,6 +55,7 @@ mod backoff;
 mod beside;
 pub(crate) mod consistency;
 mod loan;
+pub(crate) mod on_outage;
 mod penalty;
 pub(crate) mod policy;
 #[cfg(feature = "client")]
@@ -67,11 +68,11 @@ pub(crate) use self::consistency::Consistency;
 #[cfg(any(feature = "redis", feature = "rules"))]
 pub(crate) use self::consistency::Percent;
 pub(crate) use self::loan::{Loan, LoanStep};
+#[cfg(any(feature = "explain", feature = "redis", feature = "rules"))]
+pub(crate) use self::on_outage::OnOutage;
 pub use self::penalty::{BanRecord, BanStatus, Penalty};
 #[cfg(feature = "top-keys")]
 pub(crate) use self::policy::NameHash;
-#[cfg(any(feature = "explain", feature = "redis", feature = "rules"))]
-pub(crate) use self::policy::OnOutage;
 pub(crate) use self::policy::Policy;
 #[cfg(feature = "client")]
 pub(crate) use self::present_rate::PresentRate;

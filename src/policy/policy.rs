@@ -11,7 +11,9 @@ use siphasher::sip128::SipHasher13;
 
 #[cfg(feature = "client")]
 use super::present_rate::PresentRate;
-use super::{consistency::Consistency, loan::Loan, penalty::Penalty, reserve::Reserve};
+use super::{
+    consistency::Consistency, loan::Loan, on_outage::OnOutage, penalty::Penalty, reserve::Reserve,
+};
 use crate::{
     algorithm::{Algorithm, Counter, Quota},
     decision::PolicyName,
@@ -54,10 +56,8 @@ pub struct Policy {
     /// `None` for requests.
     unit: Option<Arc<str>>,
     pub(super) reserve: Option<Arc<Reserve>>,
-    /// Counts the requests of classes without the reserve, besides this policy.
-    pub(super) rest: Option<Arc<Policy>>,
-    /// What such requests may use of this policy, together with the others that it counts.
-    pub(super) lent: Option<Arc<Loan>>,
+    /// What requests of classes without the reserve may use.
+    pub(super) outside: Option<Arc<Outside>>,
     /// The tier whose quota this is.
     #[cfg(any(feature = "explain", feature = "metrics"))]
     pub(super) tier: Option<PolicyName>,
@@ -95,8 +95,7 @@ impl Policy {
             consistency: Consistency::default(),
             unit: None,
             reserve: None,
-            rest: None,
-            lent: None,
+            outside: None,
             #[cfg(any(feature = "explain", feature = "metrics"))]
             tier: None,
             #[cfg(feature = "metrics")]
@@ -407,8 +406,9 @@ impl Policy {
     pub(crate) fn part(&self, units: u64) -> Self {
         let counter = self.counter().part(units);
         let lent = |loan: &Arc<Loan>| loan.part(&counter, (units, self.counter().limit()));
+        let lent = self.loan().map(lent).map(Arc::new);
         Self {
-            lent: self.lent.as_ref().map(lent).map(Arc::new),
+            outside: lent.map(Outside::lent),
             counter: Ok(counter),
             ..self.clone()
         }
@@ -570,21 +570,25 @@ impl fmt::Debug for Policy {
     }
 }
 
-// === OnOutage ===
+// === Outside ===
 
-/// The behaviour of a policy while the shared store is unavailable or overloaded.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum OnOutage {
-    /// Admits every request without counting: for limits that only smooth traffic.
-    Allow,
-    /// Counts in this process: each live instance grants its share of the quota.
-    ///
-    /// The shares of all instances sum to the quota. The docs of the module `resilience` list the exceptions.
-    #[default]
-    Local,
-    /// Rejects every request with 503: for limits that must never be exceeded.
-    Deny,
+/// What requests of classes without a reserve may use.
+#[derive(Clone, Debug)]
+pub(super) struct Outside {
+    /// Counts them, besides the policy.
+    pub rest: Option<Policy>,
+    /// What they may use of the policy, together with the others that it counts.
+    pub lent: Option<Arc<Loan>>,
+}
+
+impl Outside {
+    /// Lends a part of a policy, without another one that counts besides.
+    pub fn lent(loan: Arc<Loan>) -> Arc<Self> {
+        Arc::new(Self {
+            rest: None,
+            lent: Some(loan),
+        })
+    }
 }
 
 // === NameHash ===

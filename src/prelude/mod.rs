@@ -25,7 +25,7 @@ pub use crate::{
     limiter::limiter::RateLimiter,
     matching::{AddressList, Matcher as _, Methods, PathPattern},
     middleware::{ActualCost, RateLimitInfo, layer::RateLimitLayer},
-    policy::policy::{OnOutage, Policy},
+    policy::{on_outage::OnOutage, policy::Policy},
     rejection::{Rejection, RejectionFormat},
     request::RequestHead,
     rules::{OnMissingKey, Rule, RuleMode},

@@ -7,7 +7,7 @@ use crate::{
     policy::{
         Backoff, Penalty, Policy,
         consistency::{Consistency, Percent},
-        policy::OnOutage,
+        on_outage::OnOutage,
     },
     priority::priority::Priority,
 };
