@@ -32,7 +32,7 @@ pub struct Charge<'a> {
     cost: u64,
     ticket: Option<Ticket>,
     enforcement: Enforcement,
-    /// What it leaves of a limit that is lent to it; `None` if all is its own.
+    /// How much it leaves of a limit that is lent to it; `None` if all is its own.
     loan: Option<LoanStep>,
     #[cfg(feature = "redis")]
     site: Site,

@@ -62,7 +62,7 @@ struct Counts {
     /// The fewest in flight.
     fewest: AtomicU32,
     lost: AtomicU32,
-    /// Of all responses. The number of those that were served follows from it, so that a request has one atomic addition less.
+    /// The times of all responses. How many were served follows from them, so that a request has one atomic addition less.
     times: SharedTimes,
 }
 

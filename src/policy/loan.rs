@@ -1,4 +1,4 @@
-//! What is lent of a reserve.
+//! The part of a reserve that is lent.
 //!
 //! # How much of a reserve of slots is lent?
 //!
@@ -18,12 +18,12 @@ use crate::{algorithm::Counter, clock::Timestamp, decision::Usage};
 
 use super::consistency::Percent;
 
-/// What other classes may use of a policy's limit.
+/// The part of a policy's limit that other classes may use.
 #[derive(Debug)]
 pub(crate) struct Loan {
     /// By how much is kept, in equal steps.
     counters: Box<[Counter]>,
-    /// What is always kept.
+    /// The part that is always kept.
     #[cfg(feature = "redis")]
     kept: Percent,
     /// Units that are kept besides if all of them are needed.

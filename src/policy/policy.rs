@@ -56,7 +56,7 @@ pub struct Policy {
     /// `None` for requests.
     unit: Option<Arc<str>>,
     pub(super) reserve: Option<Arc<Reserve>>,
-    /// What requests of classes without the reserve may use.
+    /// The limits of requests of classes without the reserve.
     pub(super) outside: Option<Arc<Outside>>,
     /// The tier whose quota this is.
     #[cfg(any(feature = "explain", feature = "metrics"))]
@@ -572,12 +572,12 @@ impl fmt::Debug for Policy {
 
 // === Outside ===
 
-/// What requests of classes without a reserve may use.
+/// The limits of requests of classes without a reserve.
 #[derive(Clone, Debug)]
 pub(super) struct Outside {
     /// Counts them, besides the policy.
     pub rest: Option<Policy>,
-    /// What they may use of the policy, together with the others that it counts.
+    /// How much of the policy they may use, together with the others that it counts.
     pub lent: Option<Arc<Loan>>,
 }
 
