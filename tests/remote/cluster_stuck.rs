@@ -86,6 +86,15 @@ impl Place {
         place
     }
 
+    /// Waits until the slots were looked up. Before, a node that gets a slot back is taken for one that was promoted.
+    async fn until_looked_up(&self) {
+        let second = format!("127.0.0.1:{}", self.cluster.nodes[1].port());
+        decide_until(&self.limiter, self.key, |_| {
+            format!("{:?}", self.limiter).contains(&second)
+        })
+        .await;
+    }
+
     async fn until_shared(&self, key: Key) {
         decide_until(&self.limiter, key, |decision| {
             decision.counted_by() == CountedBy::Shared
@@ -261,6 +270,7 @@ async fn node_that_announces_the_address_of_another_does_not_keep_decisions_in_a
 #[tokio::test]
 async fn nodes_that_each_call_the_other_one_the_owner_do_not_keep_decisions_in_a_circle() {
     let place = Place::new(0).await;
+    place.until_looked_up().await;
     let [first, second] = [0, 1].map(|node| place.cluster.id(node));
     let keys: Vec<String> =
         place.cluster.nodes[0].query(&["CLUSTER", "GETKEYSINSLOT", &place.slot, "10"]);
