@@ -363,8 +363,11 @@ impl PolicyExplanation {
             self.policy.algorithm_name(),
             self.cost
         )?;
-        match self.tier() {
-            Some(tier) => write!(f, ", tier {tier}"),
+        if let Some(tier) = self.tier() {
+            write!(f, ", tier {tier}")?;
+        }
+        match self.policy.reserve_in_words() {
+            Some(reserve) => write!(f, "\n  reserve: {reserve}"),
             None => Ok(()),
         }
     }

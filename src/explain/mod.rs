@@ -103,6 +103,18 @@
 //!   next turn: in 31 s, behind 2 callers of this instance
 //! ```
 //!
+//! # Reserves
+//!
+//! A policy of which a part is [reserved](crate::Policy::reserve) is shown with the classes that may use it. Here, a request of another
+//! class asks for a bucket of 40 that [lends](crate::Policy::lend) its reserve, so it sees 38 units:
+//!
+//! ```text
+//! api: limited, 0 of 38 units left, all back in 760 ms
+//!   quota: 50 per 1 s, burst 40 by token_bucket, 1 a request
+//!   reserve: 20 % for critical, of which all but 2 units are lent
+//!   counted by: shared
+//! ```
+//!
 //! # Last denials
 //!
 //! A limiter keeps them only with

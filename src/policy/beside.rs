@@ -181,6 +181,22 @@ impl Policy {
         self.lent_counter(LoanStep::LAST).limit()
     }
 
+    /// Returns the reserve in words: its part, its classes, and how many units of it are kept if the others are lent.
+    #[cfg(feature = "explain")]
+    pub(crate) fn reserve_in_words(&self) -> Option<String> {
+        let reserve = self.reserve.as_deref()?;
+        let classes = reserve.classes.iter().map(|class| class.name());
+        let classes: Vec<&str> = classes.collect();
+        let (part, classes) = (reserve.part.percent(), classes.join(", "));
+        Some(match reserve.lent_within {
+            Some(_) => {
+                let kept = KEPT.of_up(self.counter().limit());
+                format!("{part} % for {classes}, of which all but {kept} units are lent")
+            }
+            None => format!("{part} % for {classes}"),
+        })
+    }
+
     /// Checks that there is no reserve, for calls, which have no class.
     pub(crate) fn refuse_reserve(&self) -> Result<(), Error> {
         match self.reserve {

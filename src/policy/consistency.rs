@@ -148,7 +148,7 @@ impl Percent {
     }
 
     /// Returns the number of percent.
-    #[cfg(feature = "dashboard")]
+    #[cfg(feature = "explain")]
     pub(crate) fn percent(self) -> f64 {
         f64::from(self.0) / 10.0
     }

@@ -5,7 +5,7 @@ use std::{convert::Infallible, io, time::Duration};
 use axum::body::Body;
 use http::{Request, Response, StatusCode};
 use tollgate::{
-    ErrorKind, Key, OnOutage, Policy, Quota, RateLimitLayer, RateLimiter, RequestHead,
+    ErrorKind, Key, OnOutage, Percent, Policy, Quota, RateLimitLayer, RateLimiter, RequestHead,
     block::Block,
     builder::RateLimitLayerBuilder,
     clock::{Clock, Timestamp},
@@ -13,6 +13,7 @@ use tollgate::{
     explain::{PolicyExplanation, RequestExplanation, RuleExplanation, RuleFinding},
     extract::Header,
     matching::PathPattern,
+    overload::Priority,
     policy::Penalty,
     rules::{OnMissingKey, RuleMode},
     store::Mode,
@@ -68,6 +69,51 @@ async fn explanation_charges_nothing_and_has_every_policy() {
         assert_eq!(explanation.health().mode(), Mode::Healthy);
         assert!(explanation.policy("other").is_none());
     }
+}
+
+#[tokio::test]
+async fn reserve_is_shown_with_its_classes_and_what_of_it_is_kept() {
+    let api = Policy::new("api", Quota::per_second(50).burst(40));
+    let fifth = Percent::new(20.5);
+    let strict = api.clone().reserve(Priority::Critical, fifth);
+    let lent = strict.clone().lend(SECOND);
+    let classes = [Priority::Critical, Priority::Named("paid")];
+    let cases = [
+        (api.clone(), None),
+        (strict, Some("20.5 % for critical")),
+        (
+            lent.clone(),
+            Some("20.5 % for critical, of which all but 2 units are lent"),
+        ),
+        (
+            api.reserve(classes, Percent::new(20.0)),
+            Some("20 % for critical, paid"),
+        ),
+    ];
+    for (policy, expected) in cases {
+        let limiter = RateLimiter::builder().policy(policy).build();
+        let state = state(&limiter.expect("a usable limiter"), "ada", "api").await;
+        let text = state.to_string();
+        let lines = text
+            .lines()
+            .filter_map(|line| line.strip_prefix("  reserve: "));
+        assert_eq!(
+            lines.collect::<Vec<_>>(),
+            Vec::from_iter(expected),
+            "{text}"
+        );
+    }
+    // As a request of another class sees it.
+    let layer = RateLimitLayer::builder().policy(lent.key(Header::new("x-user")));
+    let layer = layer.clock(Clock::manual(START)).build();
+    let request = Request::get("/").header("x-user", "ada").body(());
+    let explanation = layer
+        .expect("a usable layer")
+        .explain(&request.expect("a request"))
+        .await;
+    let text = explanation.expect("explained").to_string();
+    assert!(text.contains("38 of 38 units left"), "{text}");
+    assert!(text.contains("all but 2 units are lent"), "{text}");
 }
 
 #[tokio::test]
