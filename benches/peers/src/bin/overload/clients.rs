@@ -14,90 +14,95 @@ use tokio::{
 };
 
 use super::{
-    responses::{Outcome, Seen, TENANTS},
+    responses::{Seen, TENANTS},
+    scenario::{Event, Scenario},
     server::CAPACITY,
 };
-
-#[derive(Clone, Copy)]
-pub struct Setup {
-    pub service: &'static str,
-    pub load: f64,
-    pub warm_up: Duration,
-    pub seconds: Duration,
-    pub seed: u64,
-}
 
 /// Connections that wait for a request.
 type Idle = Rc<RefCell<Vec<TcpStream>>>;
 
-pub async fn run(setup: Setup, address: SocketAddr) -> Outcome {
-    let (seen, idle) = (Rc::new(RefCell::new(Seen::default())), Idle::default());
-    let mut random = Random(setup.seed);
+/// Sends the requests of a run, and returns what came back.
+pub async fn run(scenario: &Scenario, seed: u64, address: SocketAddr) -> Vec<Seen> {
+    let (seen, idle) = (Rc::new(RefCell::new(Vec::new())), Idle::default());
+    let mut random = Random(seed);
     let local = tokio::task::LocalSet::new();
     local
         .run_until(async {
             let start = Instant::now();
-            let end = setup.warm_up + setup.seconds;
-            let mut due = Duration::ZERO;
+            let mut due = 0.0;
             let mut running = tokio::task::JoinSet::new();
-            while due < end {
-                let ahead = due.saturating_sub(start.elapsed());
+            while due < scenario.seconds {
+                let came_at = scenario.comes_at(due);
+                let sent_at = start + Duration::from_secs_f64(came_at);
+                let ahead = sent_at.saturating_duration_since(Instant::now());
                 if ahead > Duration::from_millis(1) {
                     time::sleep(ahead).await;
                 }
                 while running.try_join_next().is_some() {}
-                let request = Sent::draw(setup.service, &mut random);
+                let request = Sent::draw(scenario, came_at, &mut random);
                 let (seen, idle) = (Rc::clone(&seen), Rc::clone(&idle));
-                let (sent_at, is_measured) = (start + due, due > setup.warm_up);
                 running.spawn_local(async move {
-                    let answer = time::timeout(request.patience, ask(address, &idle, &request));
-                    let is_served = answer.await == Ok(Some(200));
-                    if is_measured {
-                        seen.borrow_mut().note(
-                            (request.tenant, request.class),
-                            is_served.then(|| sent_at.elapsed()),
-                        );
-                    }
+                    let is_served = request.is_served_in_time(address, &idle).await;
+                    seen.borrow_mut().push(Seen {
+                        tenant: request.tenant,
+                        class: request.class,
+                        came_at,
+                        took: is_served.then(|| sent_at.elapsed().as_secs_f64()),
+                    });
                 });
-                due += random.exponential(1.0 / (setup.load * CAPACITY));
+                due += random.exponential(1.0 / (scenario.load * CAPACITY));
                 tokio::task::yield_now().await;
             }
             running.join_all().await;
         })
         .await;
-    let seen = seen.borrow();
-    seen.outcome(setup.seconds)
+    seen.take()
 }
 
 struct Sent {
     tenant: usize,
     class: usize,
+    /// A response after this time is late.
+    in_time: Duration,
+    /// When the client hangs up.
     patience: Duration,
     text: String,
 }
 
 impl Sent {
-    fn draw(service: &str, random: &mut Random) -> Self {
+    fn draw(scenario: &Scenario, came_at: f64, random: &mut Random) -> Self {
         let tenant = match random.unit() < 0.9 {
             true => 0,
             false => 1 + (random.unit() * (TENANTS - 1) as f64) as usize,
         };
         let class = (random.unit() * 3.0) as usize;
-        let is_slow = service == "mix" && random.unit() < 0.05;
+        let is_slow = match scenario.event {
+            Event::Poison => tenant == POISONER && scenario.is_during(came_at),
+            _ => scenario.service == "mix" && random.unit() < 0.05,
+        };
+        let in_time = Duration::from_secs(if is_slow { 5 } else { 1 });
         let slow = if is_slow { "x-slow: 1\r\n" } else { "" };
         Self {
             tenant,
             class,
-            patience: Duration::from_secs(if is_slow { 5 } else { 1 }),
+            in_time,
+            patience: in_time.max(Duration::from_secs_f64(scenario.patience)),
             text: format!(
                 "GET / HTTP/1.1\r\nhost: x\r\nx-tenant: t{tenant}\r\nx-class: {}\r\n{slow}\r\n",
                 CLASSES[class]
             ),
         }
     }
+
+    async fn is_served_in_time(&self, address: SocketAddr, idle: &Idle) -> bool {
+        let start = Instant::now();
+        let status = time::timeout(self.patience, ask(address, idle, self)).await;
+        status == Ok(Some(200)) && start.elapsed() <= self.in_time
+    }
 }
 
-/// Returns the status of the answer.
+/// Returns the status of the response.
 async fn ask(address: SocketAddr, idle: &Idle, request: &Sent) -> Option<u16> {
     let free = idle.borrow_mut().pop();
     let mut stream = match free {
@@ -136,9 +141,11 @@ impl Random {
         ((bits ^ (bits >> 31)) >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    fn exponential(&mut self, mean: f64) -> Duration {
-        Duration::from_secs_f64(-mean * (1.0 - self.unit()).ln())
+    fn exponential(&mut self, mean: f64) -> f64 {
+        -mean * (1.0 - self.unit()).ln()
     }
 }
 
+/// One of the quiet tenants.
+const POISONER: usize = 7;
 const CLASSES: [&str; 3] = ["critical", "normal", "sheddable"];

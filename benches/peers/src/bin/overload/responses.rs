@@ -1,7 +1,17 @@
-//! The responses that the clients got.
+//! What the clients saw, and what is made of it.
 
-use std::time::Duration;
+/// A request, and its response if that came in time.
+#[derive(Clone, Copy)]
+pub struct Seen {
+    pub tenant: usize,
+    pub class: usize,
+    /// Seconds since the start.
+    pub came_at: f64,
+    /// Seconds, of a response in time.
+    pub took: Option<f64>,
+}
 
+/// The measures of a time without events.
 pub struct Outcome {
     pub in_time: f64,
     pub p50: f64,
@@ -11,52 +21,42 @@ pub struct Outcome {
     pub quiet_p99: f64,
 }
 
-#[derive(Default)]
-pub struct Seen {
-    /// Came and answered in time, by tenant and class.
-    counts: [[(f64, f64); 3]; TENANTS],
-    times: Vec<(usize, f64)>,
-}
-
-impl Seen {
-    pub fn note(&mut self, (tenant, class): (usize, usize), took: Option<Duration>) {
-        let count = &mut self.counts[tenant][class];
-        count.0 += 1.0;
-        if let Some(took) = took {
-            count.1 += 1.0;
-            self.times.push((tenant, took.as_secs_f64() * 1e3));
+impl Outcome {
+    /// Counts the requests that came after the warm-up, in this many seconds.
+    pub fn of(seen: &[Seen], warm_up: f64, seconds: f64) -> Self {
+        // Came and served in time, by tenant and class.
+        let mut counts = [[(0.0, 0.0); 3]; TENANTS];
+        let measured = || seen.iter().filter(|seen| seen.came_at > warm_up);
+        for request in measured() {
+            let count = &mut counts[request.tenant][request.class];
+            count.0 += 1.0;
+            count.1 += f64::from(u8::from(request.took.is_some()));
         }
-    }
-
-    pub fn outcome(&self, span: Duration) -> Outcome {
         let total = |class: usize| {
-            let of_class = self.counts.iter().map(|tenant| tenant[class]);
+            let of_class = counts.iter().map(|tenant| tenant[class]);
             of_class.fold((0.0, 0.0), |all, one| (all.0 + one.0, all.1 + one.1))
         };
         let totals = [0, 1, 2].map(total);
         // Of a class that gets next to nothing, and so of its tenants, only the noise would be seen.
         let contended = (0..3).filter(|class| totals[*class].1 > 0.05 * totals[*class].0);
-        let indices = contended.map(|class| jain(&self.counts.map(|tenant| tenant[class])));
-        let quantile = |share: f64, picks: fn(usize) -> bool| {
-            let mut times: Vec<f64> = self
-                .times
-                .iter()
-                .filter(|(tenant, _)| picks(*tenant))
-                .map(|(_, took)| *took)
-                .collect();
-            times.sort_by(f64::total_cmp);
-            let place = (times.len().saturating_sub(1) as f64 * share) as usize;
-            times.get(place).copied().unwrap_or(f64::NAN)
-        };
-        Outcome {
-            in_time: self.times.len() as f64 / span.as_secs_f64(),
-            p50: quantile(0.5, |_| true),
-            p99: quantile(0.99, |_| true),
+        let indices = contended.map(|class| jain(&counts.map(|tenant| tenant[class])));
+        Self {
+            in_time: totals.iter().map(|(_, served)| served).sum::<f64>() / seconds,
+            p50: quantile(0.5, measured()),
+            p99: quantile(0.99, measured()),
             classes: totals.map(|(came, served)| served / f64::max(came, 1.0)),
             jain: indices.fold(1.0, f64::min),
-            quiet_p99: quantile(0.99, |tenant| tenant > 0),
+            quiet_p99: quantile(0.99, measured().filter(|seen| seen.tenant > 0)),
         }
     }
+}
+
+/// Returns the milliseconds that this share of the responses took at most.
+pub fn quantile<'a>(share: f64, seen: impl Iterator<Item = &'a Seen>) -> f64 {
+    let mut times: Vec<f64> = seen.filter_map(|seen| seen.took).collect();
+    times.sort_by(f64::total_cmp);
+    let place = (times.len().saturating_sub(1) as f64 * share) as usize;
+    times.get(place).map_or(f64::NAN, |seconds| seconds * 1e3)
 }
 
 /// Jain's index of what tenants got, as a part of what each would get if all were served equally (max-min).
