@@ -44,13 +44,14 @@ fn show(scenario: &Scenario, timelines: &[(&str, Timeline)]) {
     let columns = [
         "limit",
         "in time, of the possible",
+        "during the event",
         "p99 ms",
         "in time a second before",
         "back after s",
         "worst second after 5 s",
         "limit before",
-        "during",
-        "after",
+        "limit during",
+        "limit after",
     ];
     let Scenario {
         name,
@@ -95,7 +96,8 @@ fn row(limit: &str, timeline: &Timeline) -> Vec<String> {
     let [before, during, after] = timeline.mean_limits().map(|limit| optional(1, limit));
     vec![
         limit.to_owned(),
-        format!("{:.3}", timeline.share()),
+        optional(3, timeline.share()),
+        optional(3, timeline.share_during()),
         format!("{:.1}", timeline.p99),
         format!("{:.0}", timeline.usual()),
         recovery,

@@ -49,15 +49,27 @@ impl Timeline {
         &self.limits[..self.limits.len().min(seconds)]
     }
 
-    /// Returns the responses in time as a part of those that were possible.
-    pub fn share(&self) -> f64 {
+    /// Returns the responses in time as a part of those that were possible, in the whole run.
+    pub fn share(&self) -> Option<f64> {
+        self.share_when(|_| true)
+    }
+
+    /// Returns the same during the event; `None` if hardly any were possible.
+    pub fn share_during(&self) -> Option<f64> {
+        self.share_when(|at| self.scenario.is_during(at))
+    }
+
+    fn share_when(&self, picks: impl Fn(f64) -> bool) -> Option<f64> {
         let scenario = &self.scenario;
-        let possible = |tenth| {
-            let slowness = scenario.slowness((tenth as f64 + 0.5) / 10.0);
-            CAPACITY / 10.0 * scenario.load.min(1.0 / slowness)
-        };
-        let possible: f64 = (0..self.tenths.len()).map(possible).sum();
-        self.tenths.iter().sum::<f64>() / possible
+        let (mut served, mut possible) = (0.0, 0.0);
+        for (tenth, count) in self.tenths.iter().enumerate() {
+            let at = (tenth as f64 + 0.5) / 10.0;
+            if picks(at) {
+                served += count;
+                possible += CAPACITY / 10.0 * scenario.load.min(1.0 / scenario.slowness(at));
+            }
+        }
+        (possible >= 1.0).then(|| served / possible)
     }
 
     /// Returns the mean of the limit before, during and after the event.
