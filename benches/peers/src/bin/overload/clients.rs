@@ -34,8 +34,8 @@ pub async fn run(scenario: &Scenario, seed: u64, address: SocketAddr) -> Vec<See
             let mut running = tokio::task::JoinSet::new();
             while due < scenario.seconds {
                 let came_at = scenario.comes_at(due);
-                let sent_at = start + Duration::from_secs_f64(came_at);
-                let ahead = sent_at.saturating_duration_since(Instant::now());
+                let due_at = start + Duration::from_secs_f64(came_at);
+                let ahead = due_at.saturating_duration_since(Instant::now());
                 if ahead > Duration::from_millis(1) {
                     time::sleep(ahead).await;
                 }
@@ -43,12 +43,14 @@ pub async fn run(scenario: &Scenario, seed: u64, address: SocketAddr) -> Vec<See
                 let request = Sent::draw(scenario, came_at, &mut random);
                 let (seen, idle) = (Rc::clone(&seen), Rc::clone(&idle));
                 running.spawn_local(async move {
+                    let delay = due_at.elapsed().as_secs_f64();
                     let is_served = request.is_served_in_time(address, &idle).await;
                     seen.borrow_mut().push(Seen {
                         tenant: request.tenant,
                         class: request.class,
                         came_at,
-                        took: is_served.then(|| sent_at.elapsed().as_secs_f64()),
+                        delay,
+                        took: is_served.then(|| due_at.elapsed().as_secs_f64()),
                     });
                 });
                 due += random.exponential(1.0 / (scenario.load * CAPACITY));

@@ -117,4 +117,14 @@ fn draw(limit: &str, timeline: &Timeline) {
         let bars = sparkline(limits, highest);
         println!("{:10} limit, to {highest:<9} {bars}", "");
     }
+    let (delay, at) = timeline.delay;
+    if delay > DISTURBED {
+        println!(
+            "{:10} disturbed: clients were {delay:.1} s late at {at:.1} s",
+            ""
+        );
+    }
 }
+
+/// Seconds by which clients are late if something else keeps the machine busy.
+const DISTURBED: f64 = 0.1;

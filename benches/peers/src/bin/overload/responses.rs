@@ -7,6 +7,8 @@ pub struct Seen {
     pub class: usize,
     /// Seconds since the start.
     pub came_at: f64,
+    /// Seconds by which it was sent too late, since the machine was busy.
+    pub delay: f64,
     /// Seconds, of a response in time.
     pub took: Option<f64>,
 }

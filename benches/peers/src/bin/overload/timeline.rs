@@ -15,6 +15,8 @@ pub struct Timeline {
     limits: Vec<f64>,
     /// Milliseconds.
     pub p99: f64,
+    /// The longest delay of the clients in seconds, and when it was.
+    pub delay: (f64, f64),
 }
 
 impl Timeline {
@@ -29,11 +31,16 @@ impl Timeline {
                 *tenth += 1.0;
             }
         }
+        let delays = seen.iter().map(|seen| (seen.delay, seen.came_at));
         Self {
             scenario,
             tenths,
             limits,
             p99: quantile(0.99, seen.iter()),
+            delay: delays.fold(
+                (0.0, 0.0),
+                |most, one| if one.0 > most.0 { one } else { most },
+            ),
         }
     }
 
