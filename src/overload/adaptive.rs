@@ -32,9 +32,8 @@ pub(super) struct AdaptiveLimit {
     cap: AtomicU32,
     /// How many more there may be of each class above the lowest.
     margin: AtomicU32,
-    /// When the window may end, and from when on requests are counted in it. Microseconds.
+    /// When the window may end. Microseconds.
     ends_at: AtomicU64,
-    counts_from: AtomicU64,
     /// Clients that hang up earlier are not counted as lost. Microseconds.
     quick: AtomicU64,
     /// By lane: what the requests of some threads have counted in this window.
@@ -52,17 +51,14 @@ pub(super) type IsCrowded = dyn Fn() -> bool + Send + Sync;
 
 /// Requests of a window.
 struct Counts {
-    /// Those in the beginning that is not counted, and responses in it.
-    asked_early: AtomicU32,
-    answered_early: AtomicU32,
-    /// Those after it, and the sum of the requests that were in flight then.
-    counted: AtomicU32,
+    /// Those that came, and the sum of the requests that were in flight then.
+    asked: AtomicU32,
     in_flight: AtomicU64,
     shed: AtomicU32,
     /// The fewest in flight.
     fewest: AtomicU32,
     lost: AtomicU32,
-    /// The times of all responses. How many were served follows from them, so that a request has one atomic addition less.
+    /// The times of responses. How many there were follows from them, so that a request has one atomic addition less.
     times: SharedTimes,
 }
 
@@ -107,7 +103,6 @@ impl AdaptiveLimit {
             cap: AtomicU32::new(0),
             margin: AtomicU32::new(0),
             ends_at: AtomicU64::new(0),
-            counts_from: AtomicU64::new(0),
             quick: AtomicU64::new(0),
             counts: (0..lanes).map(|_| Line(Counts::none())).collect(),
             is_overloaded: AtomicBool::new(false),
@@ -198,12 +193,8 @@ impl AdaptiveLimit {
             }
         }
         counts.note_fewest(others);
-        if self.is_early(now) {
-            counts.asked_early.fetch_add(1, Relaxed);
-        } else {
-            counts.counted.fetch_add(1, Relaxed);
-            counts.in_flight.fetch_add(others.into(), Relaxed);
-        }
+        counts.asked.fetch_add(1, Relaxed);
+        counts.in_flight.fetch_add(others.into(), Relaxed);
         self.end_window_if_due(now);
         entry
     }
@@ -217,25 +208,14 @@ impl AdaptiveLimit {
         let counts = &self.counts[lane].0;
         counts.note_fewest(left);
         match end {
-            End::Answered => {
-                counts.times.count(took);
-                if self.is_early(now) {
-                    counts.answered_early.fetch_add(1, Relaxed);
-                }
-            }
+            End::Answered => counts.times.count(took),
             End::Left if micros(took) <= self.quick.load(Relaxed) => {}
-            End::Left | End::TimedOut if !self.is_early(now) => {
+            End::Left | End::TimedOut => {
                 counts.lost.fetch_add(1, Relaxed);
             }
-            End::Left | End::NotRun | End::TimedOut => {}
+            End::NotRun => {}
         }
         self.end_window_if_due(now);
-    }
-
-    /// Returns whether requests are not counted yet in this window.
-    #[inline]
-    fn is_early(&self, now: Timestamp) -> bool {
-        now.as_micros() < self.counts_from.load(Relaxed)
     }
 
     #[inline]
@@ -260,9 +240,7 @@ impl AdaptiveLimit {
             self.ends_at.store((now + AGAIN).as_micros(), Relaxed);
             return;
         }
-        let counts_from = Timestamp::from_micros(self.counts_from.load(Relaxed));
-        let span = now.since(rolling.started_at.max(counts_from));
-        let window = self.take(span);
+        let window = self.take(age);
         let before = rolling.controller.limit();
         rolling.controller.end_window(&window);
         rolling.started_at = now;
@@ -298,22 +276,19 @@ impl AdaptiveLimit {
         };
         let fewest = self.lanes().map(|lane| lane.fewest.swap(u32::MAX, Relaxed));
         let fewest = fewest.min().unwrap_or(u32::MAX);
-        let counted = whole(|lane| &lane.counted);
+        let asked = whole(|lane| &lane.asked);
         let in_flight = self.lanes().map(|lane| lane.in_flight.swap(0, Relaxed));
         #[expect(clippy::cast_precision_loss, reason = "the mean need not be exact")]
         let in_flight = in_flight.sum::<u64>() as f64;
         let mut times = Times::none();
         self.lanes().for_each(|lane| times.add(&lane.times.take()));
-        let answered = f64::from(times.count());
         Window {
             span: span.as_secs_f64(),
-            in_flight: in_flight / counted.max(1.0),
+            in_flight: in_flight / asked.max(1.0),
             slow: f64::from(self.slow.uncounted()),
-            fewest: (fewest != u32::MAX && counted > 0.0).then(|| f64::from(fewest)),
-            asked: counted + whole(|lane| &lane.asked_early),
+            fewest: (fewest != u32::MAX && asked > 0.0).then(|| f64::from(fewest)),
+            asked,
             shed: whole(|lane| &lane.shed),
-            // Not below 0: other threads may count while these are read.
-            served: (answered - whole(|lane| &lane.answered_early)).max(0.0),
             lost: whole(|lane| &lane.lost),
             times,
             is_crowded: self.is_crowded(),
@@ -329,16 +304,13 @@ impl AdaptiveLimit {
 
     fn publish(&self, rolling: &Rolling, now: Timestamp) {
         let controller = &rolling.controller;
-        let (length, uncounted) = controller.next_window();
         let quick = micros(Duration::from_secs_f64(controller.quick()));
         self.cap.store(controller.cap(), Relaxed);
         self.margin.store(controller.margin(), Relaxed);
         self.is_overloaded
             .store(controller.is_overloaded(), Relaxed);
         self.quick.store(quick, Relaxed);
-        let counts_from = now + Duration::from_secs_f64(uncounted);
-        self.counts_from.store(counts_from.as_micros(), Relaxed);
-        let ends_at = now + Duration::from_secs_f64(length);
+        let ends_at = now + Duration::from_secs_f64(controller.next_window());
         self.ends_at.store(ends_at.as_micros(), Relaxed);
     }
 }
@@ -346,9 +318,7 @@ impl AdaptiveLimit {
 impl Counts {
     fn none() -> Self {
         Self {
-            asked_early: AtomicU32::new(0),
-            answered_early: AtomicU32::new(0),
-            counted: AtomicU32::new(0),
+            asked: AtomicU32::new(0),
             in_flight: AtomicU64::new(0),
             shed: AtomicU32::new(0),
             fewest: AtomicU32::new(u32::MAX),
@@ -367,9 +337,7 @@ impl Counts {
     }
 
     fn seen(&self) -> u32 {
-        let answered = self.times.total();
-        let served = answered.saturating_sub(self.answered_early.load(Relaxed));
-        served + self.lost.load(Relaxed)
+        self.times.total() + self.lost.load(Relaxed)
     }
 }
 

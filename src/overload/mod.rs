@@ -68,12 +68,14 @@
 //! | less than a quarter was needed | falls by a tenth a second, to 32 at least |
 //! | there was no room, and four of five responses took half as long again | overload: the limit is kept, and looked for |
 //!
-//! In overload the limit swings by a fifth around its value, and falls as long as fewer requests in flight are served as fast. So a
-//! service whose requests differ (most take a millisecond, some take seconds) is not throttled because of the slow ones. Nor do these
-//! take the places: a request that is in flight for a whole window of 0.1 s or more is not counted after it, if the quickest fifth of
-//! responses took less than a quarter of that window. If no request of a class ends for 5 s while requests are shed, as many others are let
-//! in: those that never end do not keep the places. If hardly anything is served, the limit rises by 1.4, and falls back if that
-//! does not help. Overload ends when less than 5 % is shed.
+//! In overload, each window moves the limit toward the number of requests with which the quickest fifth of responses takes half as
+//! long again as with room. For two windows in 64, and whenever it has fallen by half, it is halved. If responses take as long then,
+//! they wait for nothing: the service itself has become slower, and the limit rises again. Overload ends when less than 5 % is shed.
+//!
+//! Only the quickest fifth matters. So a service whose requests differ (most take a millisecond, some take seconds) is not throttled
+//! because of the slow ones. Nor do these take the places: a request that is in flight for a whole window of 0.1 s or more is not
+//! counted after it, if the quickest fifth of responses took less than a quarter of that window. If no request of a class ends for 5 s
+//! while requests are shed, as many others are let in: those that never end do not keep the places.
 //!
 //! | the request | counted |
 //! |---|---|
