@@ -66,6 +66,8 @@ struct Counts {
 struct Rolling {
     controller: Controller,
     started_at: Timestamp,
+    /// In flight then.
+    in_flight: u32,
     silences: [Silence; MOST_CLASSES],
     spell: Spell,
 }
@@ -111,6 +113,7 @@ impl AdaptiveLimit {
             rolling: Mutex::new(Rolling {
                 controller,
                 started_at: now,
+                in_flight: 0,
                 silences: [Silence::NONE; MOST_CLASSES],
                 spell: Spell::default(),
             }),
@@ -240,10 +243,10 @@ impl AdaptiveLimit {
             self.ends_at.store((now + AGAIN).as_micros(), Relaxed);
             return;
         }
-        let window = self.take(age);
+        let window = self.take(age, rolling.in_flight);
         let before = rolling.controller.limit();
         rolling.controller.end_window(&window);
-        rolling.started_at = now;
+        (rolling.started_at, rolling.in_flight) = (now, self.counted_up_to(0).1);
         let ended = EndedWindow {
             length: age,
             has_shed: window.shed > 0.0,
@@ -268,8 +271,8 @@ impl AdaptiveLimit {
         self.counts.iter().map(|Line(counts)| counts)
     }
 
-    /// Returns what was seen, and begins anew.
-    fn take(&self, span: Duration) -> Window {
+    /// Returns what was seen since so many were in flight, and begins anew.
+    fn take(&self, span: Duration, at_start: u32) -> Window {
         let whole = |count: fn(&Counts) -> &AtomicU32| {
             let counts = self.lanes().map(|lane| count(lane).swap(0, Relaxed));
             f64::from(counts.sum::<u32>())
@@ -282,9 +285,14 @@ impl AdaptiveLimit {
         let in_flight = in_flight.sum::<u64>() as f64;
         let mut times = Times::none();
         self.lanes().for_each(|lane| times.add(&lane.times.take()));
+        // Responses end windows, too.
+        let in_flight = match asked > 0.0 {
+            true => in_flight / asked,
+            false => f64::from(at_start.max(self.counted_up_to(0).1)),
+        };
         Window {
             span: span.as_secs_f64(),
-            in_flight: in_flight / asked.max(1.0),
+            in_flight,
             slow: f64::from(self.slow.uncounted()),
             fewest: (fewest != u32::MAX && asked > 0.0).then(|| f64::from(fewest)),
             asked,

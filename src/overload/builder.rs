@@ -201,8 +201,9 @@ impl OverloadBuilder {
     /// Adds a sign that the service is full which the times of its responses show late or not at all: callers that wait for a
     /// connection of a pool, the length of a queue, the memory in use.
     ///
-    /// Default: none. It is asked at the end of each window, 1 to 10 times a second. While it is true, the limit falls by a sixth a
-    /// window, also if no response is slow. It must not block. A panic in it counts as false. If called repeatedly, the last one decides.
+    /// Default: none. It is asked at the end of each window, up to 10 times a second. If it is true, overload begins, and the limit
+    /// falls by a sixth a window, also if no response is slow. It must not block. A panic in it counts as false. If called repeatedly,
+    /// the last one decides.
     ///
     /// # Examples
     ///

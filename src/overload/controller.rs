@@ -1,14 +1,14 @@
 //! The adaptive limit of requests in flight: it falls while responses take longer than they do when the service has room.
 //!
 //! The *base* is the time of the quickest fifth of responses while there is room. A service is *crowded* while the quickest fifth takes
-//! clearly longer. The mean would take slow requests among quick ones for a queue.
+//! clearly longer: half as long again, and 2 ms. The mean would take slow requests among quick ones for a queue.
 //!
 //! ```text
-//!   with room ── as many in flight as the limit allows, and crowded ──▶ overload
-//!      ▲                                                                  │ each window, toward
-//!      │                                                                  │   crowded      limit x base / time, and a few more
-//!      │                                                                  │   not crowded  half as much again, and a few more
-//!      └──────────── less than 5 % is shed in two windows ────────────────┘ more give up than are served ──▶ falls by a third
+//!   with room ── never fewer than 0.9 x limit in a window, and crowded ──▶ overload
+//!      ▲                                                                     │ each window, a fifth of the way
+//!      │                                                                     │   crowded      to limit x 1.5 x base / time + 3
+//!      │                                                                     │   not crowded  to limit x 1.5 + 3
+//!      └────────────── less than 5 % is shed in two windows ─────────────────┘ more lost than served ──▶ limit / 1.6
 //! ```
 //!
 //! It rises only if at least half of it is in flight: otherwise something else sheds, and it would rise for ever.
@@ -16,18 +16,18 @@
 //! # What if the service itself becomes slower?
 //!
 //! Its responses take longer, although they wait for nothing. If the base rose with them, it would rise with each queue too, and the
-//! limit would drift. So the limit is halved for two windows in 64, and whenever it has fallen by half: that is a *probe*. In a queue,
-//! responses then take about half as long. If they take nearly as long as before, they did not wait, and their time is the base from
-//! then on. Apart from that, the base falls at once, and rises by 1 % a window while less than half of the limit is in flight and
-//! nothing is shed.
+//! limit would drift. So the limit is halved for two windows after each 64, and whenever it has fallen by half: that is a *probe*. In a
+//! queue, responses then take about half as long. If they take nearly as long as before, they did not wait, and their time is the base
+//! from then on. Apart from that, 200 responses lower the base if their quickest fifth took less, and it rises by 1 % a window without
+//! overload while less than half of the limit is in flight.
 //!
 //! # Where does this come from?
 //!
-//! It is the gradient of Netflix' `concurrency-limits`, with the quickest fifth in place of the mean, and probes in place of a long-term
-//! mean. In a simulation of seven kinds of services, that mean drifted within minutes. Among slow requests it served 0.05 of what was
-//! possible; with a base for each route 0.29, once a fifth of the slow requests had the route of quick ones. Comparing the throughput
-//! of windows with more and with fewer requests took 1.7 times the code, and served 0.93 among slow requests, where this serves 0.99;
-//! requests waited up to twice as long.
+//! It is the gradient of Netflix' `concurrency-limits`, with the quickest fifth in place of the mean, and with probes in place of a
+//! long-term mean. In a simulation, the long-term mean drifted within minutes, and 0.05 of the possible were served where some requests
+//! were slow. A mean for each route served 0.29 there, if routes did not divide the slow requests from the quick ones exactly. This
+//! controller serves 0.99. Comparing the throughput of windows with more and with fewer requests in flight served 0.93, and requests
+//! waited up to twice as long.
 
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ pub(super) struct Window {
     pub asked: f64,
     /// Those that were shed.
     pub shed: f64,
-    /// Requests that timed out, or whose clients gave up after they had waited longer than most responses take.
+    /// Requests that timed out, or whose clients gave up after they had waited longer than the quickest fifth of responses.
     pub lost: f64,
     /// Times of the responses.
     pub times: Times,
@@ -60,9 +60,9 @@ impl Window {
         f64::from(self.times.count())
     }
 
-    /// Returns whether more clients gave up than were served.
+    /// Returns whether more requests were lost than served. One or two show nothing.
     fn has_lost_most(&self) -> bool {
-        self.lost > self.served()
+        self.lost > self.served() && self.lost + self.served() >= f64::from(FEW)
     }
 }
 
@@ -70,8 +70,9 @@ impl Window {
 pub(super) struct Controller {
     limit: f64,
     is_overloaded: bool,
-    /// Windows until the next probe, and the highest limit since the last one began.
+    /// Windows until the next probe.
     next_probe: u32,
+    /// The highest limit since the last probe began.
     highest: f64,
     /// Windows that are left of a probe.
     probe: u32,
@@ -79,12 +80,14 @@ pub(super) struct Controller {
     calm: u32,
     /// The time of the quickest fifth when there was room; `None` before the first responses.
     base: Option<f64>,
-    /// The same in the last window.
+    /// The time of the quickest fifth now.
     quick: f64,
-    /// The same, and how many were in flight, in overload without its probes.
+    /// The time of the quickest fifth in this overload, without probes.
     usual: Option<f64>,
+    /// How many were in flight meanwhile.
     usual_in_flight: f64,
-    /// Responses since `usual` was looked for.
+    /// Responses since `quick` was looked for, and since `usual` was.
+    latest: Times,
     recent: Times,
 }
 
@@ -101,6 +104,7 @@ impl Controller {
             quick: 0.0,
             usual: None,
             usual_in_flight: 0.0,
+            latest: Times::none(),
             recent: Times::none(),
         }
     }
@@ -116,12 +120,9 @@ impl Controller {
     }
 
     /// Returns how many more may be in flight of each class above the lowest: a quarter, or the room in which a number of requests
-    /// swings by chance, if that is more. A probe does not halve it: higher classes would lose places in which they hardly wait.
+    /// swings by chance, if that is more.
     pub fn margin(&self) -> u32 {
-        let limit = match self.is_overloaded {
-            true => self.limit,
-            false => self.limit * BURST,
-        };
+        let limit = f64::from(self.cap());
         whole((limit * MARGIN).max(DEVIATIONS * limit.sqrt()))
     }
 
@@ -152,68 +153,72 @@ impl Controller {
 
     /// Takes what was seen in a window, and chooses the limit of the next one.
     pub fn end_window(&mut self, window: &Window) {
-        self.note_times(window);
-        if self.probe > 0 {
-            self.end_probe_window(window);
+        let has_times = self.note_times(window);
+        let must_fall = window.has_lost_most() || window.is_crowded;
+        if self.probe > 0 && !must_fall {
+            self.end_probe_window(window, has_times);
         } else if self.is_overloaded {
-            self.adapt(window);
+            self.adapt(window, has_times);
         } else {
-            self.watch(window);
+            self.watch(window, has_times);
         }
         self.limit = self.limit.clamp(LEAST, MOST);
     }
 
-    fn note_times(&mut self, window: &Window) {
-        let times = &window.times;
-        if times.count() < FEW {
-            return;
+    /// Returns whether enough responses have come to see how long the quickest fifth takes.
+    fn note_times(&mut self, window: &Window) -> bool {
+        self.latest.add(&window.times);
+        if self.latest.count() < FEW {
+            return false;
         }
+        let times = std::mem::replace(&mut self.latest, Times::none());
         let Some(quick) = times.quantile(QUICK) else {
-            return;
+            return false;
         };
         self.quick = quick;
-        self.recent.add(times);
+        self.recent.add(&times);
         // The least of many small windows would be too low.
-        let least = (self.recent.count() >= MANY).then(|| {
+        let many = (self.recent.count() >= MANY).then(|| {
             let recent = std::mem::replace(&mut self.recent, Times::none());
             recent.quantile(QUICK).unwrap_or(quick)
         });
         if self.probe == 0 {
-            self.usual = least.or(self.usual);
+            self.usual = many.or(self.usual);
         }
-        self.base = Some(match (self.base, least) {
+        self.base = Some(match (self.base, many) {
             (None, _) => quick,
-            (Some(base), Some(least)) if least < base => least,
+            (Some(base), Some(many)) if many < base => many,
             (Some(base), _) if !self.is_overloaded && window.in_flight < self.limit / 2.0 => {
-                (base * 1.01).min(quick)
+                (base * 1.01).min(quick.max(base))
             }
             (Some(base), _) => base,
         });
+        true
     }
 
     fn is_crowded(&self) -> bool {
         self.gradient() < 1.0
     }
 
-    /// Returns which part of the time of the quickest fifth they do not wait for others; 1 if they hardly wait.
+    /// Returns by which factor fewer should be in flight; 1 if requests hardly wait for each other.
     fn gradient(&self) -> f64 {
         let part = |base: f64| (base * CROWDED).max(base + GRACE) / self.quick;
         self.base.map_or(1.0, part).clamp(STEEPEST, 1.0)
     }
 
     /// With room: the limit follows the demand, until there is a queue.
-    fn watch(&mut self, window: &Window) {
+    fn watch(&mut self, window: &Window, has_times: bool) {
         let is_full = window
             .fewest
             .is_some_and(|fewest| fewest >= self.limit * 0.9);
-        let is_known = window.lost + window.served() >= f64::from(FEW);
-        if window.has_lost_most() && is_known || window.is_crowded {
+        if window.has_lost_most() || window.is_crowded {
             // The limit is so high that clients leave, or the service is full, before it is reached.
             self.limit = self.limit.min(window.in_flight) / FAST;
             self.begin_overload();
-        } else if is_full && (window.has_lost_most() || self.is_crowded()) {
+        } else if is_full && self.is_crowded() {
             self.begin_overload();
-        } else if (is_full || self.has_shed_in_room(window)) && self.is_known_to_be_quick(window) {
+        } else if (is_full || self.has_shed_in_room(window)) && (has_times || self.base.is_none()) {
+            // Before the first responses, nothing is known: of a slow service they come late.
             self.limit *= STEP;
         } else if window.in_flight + window.slow < self.limit / 4.0 {
             // Else the next overload begins with far more in flight than can be served.
@@ -226,74 +231,73 @@ impl Controller {
         window.shed > 0.0 && window.in_flight >= self.limit && !self.is_crowded()
     }
 
-    /// Before the first responses, nothing is known: of a slow service they come late.
-    fn is_known_to_be_quick(&self, window: &Window) -> bool {
-        window.times.count() >= FEW || self.base.is_none()
-    }
-
     fn begin_overload(&mut self) {
         self.is_overloaded = true;
-        (self.calm, self.next_probe) = (0, PROBE);
+        (self.calm, self.next_probe, self.usual) = (0, PROBE, None);
         (self.highest, self.usual_in_flight) = (self.limit, self.limit);
     }
 
-    fn adapt(&mut self, window: &Window) {
+    fn adapt(&mut self, window: &Window, has_times: bool) {
+        self.probe = 0;
         if window.has_lost_most() {
-            // Whatever the times show.
             self.limit /= FAST;
         } else if window.is_crowded {
             self.limit /= STEP;
-        } else if window.times.count() >= FEW {
+        } else if has_times {
             let limit = toward(self.limit, self.aim());
-            // Else keys that try too often were filtered, and the limit would rise for ever.
+            // If fewer are in flight, keys that try too often were filtered, and the limit would rise for ever.
             if limit < self.limit || window.in_flight >= self.limit / 2.0 {
                 self.limit = limit;
             }
         }
         self.usual_in_flight = toward(self.usual_in_flight, window.in_flight);
-        self.calm = if window.shed < 0.05 * window.asked {
-            self.calm + 1
-        } else {
-            0
-        };
+        if window.shed >= 0.05 * window.asked && window.asked > 0.0 {
+            self.calm = 0;
+        } else if window.asked > 0.0 {
+            self.calm += 1;
+        }
         self.is_overloaded = self.calm < 2;
         self.next_probe = self.next_probe.saturating_sub(1);
-        // The service may have become slower. What was usual before it is no measure.
         self.highest = self.highest.max(self.limit);
         let has_fallen = self.limit < self.highest / 2.0;
         if has_fallen {
-            (self.usual, self.usual_in_flight) = (Some(self.quick), window.in_flight);
+            // The service may have become slower just now, so older times are no measure.
+            (self.usual, self.usual_in_flight) = (None, window.in_flight);
         }
         if self.is_overloaded && (has_fallen || self.next_probe == 0) {
-            self.probe = self.windows_of_probe();
-            self.highest = self.limit;
+            self.begin_probe();
         }
     }
 
-    /// Returns the limit with which requests would hardly wait.
+    /// Returns the limit with which requests wait for half of their time without load, or hardly.
     fn aim(&self) -> f64 {
         let gradient = self.gradient();
         let factor = if gradient < 1.0 { gradient } else { 1.0 + RISE };
         self.limit * factor + QUEUE
     }
 
-    /// Responses in all windows but the last are those of requests that came before. A window takes a second at most.
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "few seconds"
-    )]
-    fn windows_of_probe(&self) -> u32 {
-        2 + (2.0 * self.quick) as u32
+    /// Until the last window, responses are those of requests that came before.
+    fn begin_probe(&mut self) {
+        let others = (1.5 * self.quick / self.next_window()).min(LONGEST_PROBE);
+        self.probe = 1 + whole(others.ceil());
+        // So a slow service has its limit halved for a small part of the time, too.
+        self.next_probe = PROBE.max(16 * self.probe);
+        self.highest = self.limit;
+        self.usual = self.usual.or(self.base.map(|_| self.quick));
     }
 
     /// In the last window of a probe, looks whether responses take as long with fewer requests in flight.
-    fn end_probe_window(&mut self, window: &Window) {
-        self.probe -= 1;
-        if self.probe > 0 {
+    fn end_probe_window(&mut self, window: &Window, has_times: bool) {
+        if self.probe > 1 {
+            self.probe -= 1;
+            self.latest = Times::none();
             return;
         }
-        self.next_probe = PROBE;
+        if !has_times {
+            // It goes on until enough have come.
+            return;
+        }
+        self.probe = 0;
         let Some((base, usual)) = self.base.zip(self.usual) else {
             return;
         };
@@ -301,7 +305,7 @@ impl Controller {
         let fewer = 1.0 - window.in_flight / self.usual_in_flight;
         let quicker = 1.0 - self.quick / usual;
         let hardly_wait = fewer > TELLING && quicker < SAME * fewer;
-        if window.times.count() >= FEW && (hardly_wait || self.quick < base) {
+        if hardly_wait || self.quick < base {
             let found = self.quick.min(usual);
             // What one probe finds may still be a part of the change.
             if !(base / STEP..base * STEP).contains(&found) {
@@ -341,13 +345,16 @@ const QUEUE: f64 = 3.0;
 const RISE: f64 = 0.5;
 /// The part of the way that a window goes.
 const SMOOTHING: f64 = 0.2;
-/// The part by which fewer must be in flight in a probe to show something, and the part of it by which responses of a queue are quicker.
-const TELLING: f64 = 0.15;
+/// The part by which fewer must be in flight in a probe to show something.
+const TELLING: f64 = 0.1;
+/// The part of that by which responses must be quicker, to have waited.
 const SAME: f64 = 0.3;
 /// Windows of overload from one probe to the next.
 const PROBE: u32 = 64;
 /// The same after a probe that has changed the base by a fifth.
 const PROBE_AGAIN: u32 = 16;
+/// Windows of a probe before its last one, at most.
+const LONGEST_PROBE: f64 = 128.0;
 /// A limit that nobody needs loses this part of it each second.
 const FADES: f64 = 0.1;
 /// Bounds of a window, in seconds.
@@ -372,10 +379,12 @@ fn toward(value: f64, aim: f64) -> f64 {
 mod tests {
     use super::{super::times::SharedTimes, *};
 
-    /// A window in which most requests were shed, and so many took 5 ms.
-    fn window(in_flight: f64, responses: u32) -> Window {
+    const QUICK_TIME: Duration = Duration::from_millis(5);
+
+    /// A window in which most requests were shed, and so many took this time.
+    fn window(in_flight: f64, responses: u32, time: Duration) -> Window {
         let times = SharedTimes::none();
-        (0..responses).for_each(|_| times.count(Duration::from_millis(5)));
+        (0..responses).for_each(|_| times.count(time));
         Window {
             span: SHORTEST,
             in_flight,
@@ -389,32 +398,95 @@ mod tests {
         }
     }
 
+    /// A window in which all requests were lost.
+    fn lost_window(in_flight: f64) -> Window {
+        Window {
+            lost: 50.0,
+            ..window(in_flight, 0, QUICK_TIME)
+        }
+    }
+
+    fn overloaded() -> Controller {
+        let mut controller = Controller::new();
+        controller.begin_overload();
+        controller
+    }
+
+    /// Ends so many windows with as many in flight as the limit. Returns how many of these were of a probe.
+    fn run(controller: &mut Controller, windows: u32, responses: u32, time: Duration) -> u32 {
+        let mut probes = 0;
+        for _ in 0..windows {
+            let in_flight = controller.cap().into();
+            controller.end_window(&window(in_flight, responses, time));
+            probes += u32::from(f64::from(controller.cap()) < 0.6 * controller.limit());
+        }
+        probes
+    }
+
     // Keys that try too often are filtered though there is room.
     #[test]
     fn limit_rises_only_if_it_decides_how_many_are_in_flight() {
-        let mut controller = Controller::new();
-        controller.begin_overload();
+        let mut controller = overloaded();
         for _ in 0..50 {
-            controller.end_window(&window(START / 3.0, 100));
+            controller.end_window(&window(START / 3.0, 100, QUICK_TIME));
         }
         assert!(controller.limit() <= START, "{}", controller.limit());
-        for _ in 0..10 {
-            controller.end_window(&window(controller.limit(), 100));
-        }
+        run(&mut controller, 10, 100, QUICK_TIME);
         assert!(controller.limit() > 2.0 * START, "{}", controller.limit());
     }
 
-    // Regression: while too few responses had come to know the usual time, one probe followed the other.
+    // Regression: with fewer than five in a window, the limit fell and never rose, and one probe followed the other.
     #[test]
-    fn service_with_few_responses_is_rarely_probed() {
-        let mut controller = Controller::new();
-        controller.begin_overload();
-        let mut probes = 0;
-        for _ in 0..640 {
-            controller.end_window(&window(controller.limit(), 1));
-            probes += u32::from(f64::from(controller.cap()) < 0.6 * controller.limit());
+    fn service_with_few_responses_is_rarely_probed_and_its_limit_rises() {
+        let mut controller = overloaded();
+        let probes = run(&mut controller, 660, 1, QUICK_TIME);
+        assert!(controller.limit() > 2.0 * START, "{}", controller.limit());
+        // Its last window lasts until five responses have come.
+        assert!((20..=60).contains(&probes), "{probes}");
+    }
+
+    // Regression: a service whose responses take 5 s had half of its limit for a sixth of the time.
+    #[test]
+    fn slow_service_is_probed_for_a_small_part_of_the_time() {
+        let mut controller = overloaded();
+        let probes = run(&mut controller, 1_000, 100, Duration::from_secs(5));
+        assert!((10..80).contains(&probes), "{probes}");
+    }
+
+    // Regression: the base was 0 if no response had come before the first probe, and the limit stayed low.
+    #[test]
+    fn limit_rises_after_a_start_in_which_all_requests_are_lost() {
+        let mut controller = overloaded();
+        for _ in 0..100 {
+            controller.end_window(&lost_window(10.0));
         }
-        // Two of 66 windows each.
-        assert_eq!(probes, 18);
+        assert!(controller.limit() <= LEAST, "{}", controller.limit());
+        run(&mut controller, 300, 6, QUICK_TIME);
+        assert!(controller.limit() > START, "{}", controller.limit());
+    }
+
+    // Regression: the limit stayed until the end of the probe.
+    #[test]
+    fn requests_that_are_lost_end_a_probe() {
+        let mut controller = overloaded();
+        while run(&mut controller, 1, 100, QUICK_TIME) == 0 {}
+        let before = controller.limit();
+        controller.end_window(&lost_window(before));
+        assert!(controller.limit() < before / 1.5, "{}", controller.limit());
+        assert_eq!(f64::from(controller.cap()), controller.limit().floor());
+    }
+
+    // Regression: it went on for ever if each window with a request was followed by one with its response only.
+    #[test]
+    fn overload_ends_also_if_requests_are_rare() {
+        let mut controller = overloaded();
+        for asked in [1.0, 0.0, 1.0, 0.0] {
+            controller.end_window(&Window {
+                asked,
+                shed: 0.0,
+                ..window(1.0, 1, QUICK_TIME)
+            });
+        }
+        assert!(!controller.is_overloaded());
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Rate limits protect a service from one client. An [`Overload`] protects it from all of them together: while more requests come than
 //! the service can serve in time, it sheds those that matter least, so that the others are served as if there was no overload. It
-//! needs no number: it follows the times of the responses, and how many there are.
+//! needs no number: it follows the times of the responses.
 //!
 //! # Examples
 //!
@@ -63,14 +63,15 @@
 //!
 //! | the window | the limit |
 //! |---|---|
-//! | there was room | stays, and up to four times as many may be in flight |
-//! | there was no room, or a burst took all of it, and responses came as quickly as ever | rises by a fifth |
-//! | less than a quarter was needed | falls by a tenth a second, to 32 at least |
-//! | there was no room, and four of five responses took half as long again | overload: the limit is kept, and looked for |
+//! | fewer than the limit were in flight | stays, and up to four times as many may be in flight |
+//! | as many as the limit were always in flight, or a burst took all places, and responses came as quickly as ever | rises by a fifth |
+//! | less than a quarter of the limit was needed | falls by a tenth a second, to 32 |
+//! | as many as the limit were always in flight, and the quickest fifth took half as long again, and 2 ms longer | overload |
 //!
 //! In overload, each window moves the limit toward the number of requests with which the quickest fifth of responses takes half as
-//! long again as with room. For two windows in 64, and whenever it has fallen by half, it is halved. If responses take as long then,
-//! they wait for nothing: the service itself has become slower, and the limit rises again. Overload ends when less than 5 % is shed.
+//! long again as with room. For two windows after each 64, and whenever it has fallen by half, it is halved. If responses take as long
+//! then, they wait for nothing: the service itself has become slower, and the limit rises again. Overload ends when less than 5 % is
+//! shed.
 //!
 //! Only the quickest fifth matters. So a service whose requests differ (most take a millisecond, some take seconds) is not throttled
 //! because of the slow ones. Nor do these take the places: a request that is in flight for a whole window of 0.1 s or more is not
@@ -84,7 +85,7 @@
 //! | has 503, gRPC's `UNAVAILABLE` or an error, or its client hangs up | as lost, if it took longer than the quickest fifth of responses |
 //! | was rejected by a limit inside | not at all |
 //!
-//! If more are lost than served, the limit falls by a third. While a [sign of yours](OverloadBuilder::crowded_when) shows that the
+//! If more are lost than served, of at least five, the limit falls to 5/8. While a [sign of yours](OverloadBuilder::crowded_when) shows that the
 //! service is crowded, it falls by a sixth each window.
 //!
 //! # Handlers that never wait

@@ -66,7 +66,7 @@ fn downstream_that_slows_down_under_load_serves_what_it_can() {
     expect_share(Service::Shared, 1, 0.85);
 }
 
-// By latency alone, limits take the slow requests for a queue, and fall to nearly nothing.
+// By the mean time, limits take the slow requests for a queue, and fall to nearly nothing.
 #[test]
 fn slow_requests_among_quick_ones_do_not_throttle_a_service() {
     expect_share(Service::MixWait, 1, 0.95);
@@ -153,6 +153,25 @@ fn queue_after_slow_requests_stays_short() {
     assert!(queue.len() < 200, "{}", queue.len());
 }
 
+// Regression: without a new request, none counted as in flight, and the limit fell to 4.
+#[test]
+fn limit_is_not_forgotten_when_a_whole_burst_hangs_up() {
+    let clock = Clock::manual(Timestamp::from_micros(START));
+    let overload = Overload::adaptive().clock(clock.clone()).build();
+    let overload = overload.expect("usable settings");
+    let enter = || overload.enter(Priority::Normal, None);
+    let mut burst: Vec<_> = (0..100).map(|_| enter().expect("room")).collect();
+    clock.advance(Duration::from_secs(1));
+    // It ends the first window.
+    drop(burst.pop());
+    let last = burst.pop();
+    drop(burst);
+    clock.advance(Duration::from_secs(1));
+    drop(last);
+    assert!(overload.is_overloaded());
+    assert_eq!(overload.limit(), 20);
+}
+
 #[test]
 fn sign_of_the_user_keeps_the_queue_short() {
     let setup = Setup::new(Service::Pool, 3.0);
@@ -171,7 +190,9 @@ fn sign_of_the_user_keeps_the_queue_short() {
         outcome.share, outcome.p99, without.share, without.p99, outcome.limits
     );
     assert!(outcome.share > 0.85, "{}", outcome.share);
-    assert!(outcome.p99 < without.p99 * 3 / 4, "{:?}", outcome.p99);
+    // One request in a hundred takes 64 ms of the pool, so hardly any waits.
+    assert!(outcome.p99 < Duration::from_millis(66), "{:?}", outcome.p99);
+    assert!(outcome.p99 < without.p99 * 9 / 10, "{:?}", without.p99);
 }
 
 #[test]
@@ -227,11 +248,12 @@ fn bursts_each_second_do_not_wear_the_limit_down() {
     for service in [Service::Await, Service::Cpu, Service::Pool] {
         let setup = Setup {
             event: Event::Bursts,
-            seconds: 60.0,
+            seconds: 100.0,
             ..Setup::new(service, 0.5)
         };
         let outcome = with_limit(setup);
-        let (first, last) = (&outcome.served[10..30], &outcome.served[38..58]);
+        // The limit has settled by then.
+        let (first, last) = (&outcome.served[35..55], &outcome.served[78..98]);
         let [first, last] = [first, last].map(|served| f64::from(served.iter().sum::<u32>()));
         println!("{service:?}: {:.2}, {first} {last}", outcome.share);
         assert!(outcome.share > 0.5, "{service:?}: {}", outcome.share);
@@ -239,7 +261,7 @@ fn bursts_each_second_do_not_wear_the_limit_down() {
     }
 }
 
-// The time without load must not follow the queue: the limit would rise for ever.
+// The base must not follow the queue: the limit would rise for ever.
 #[test]
 fn limit_does_not_drift_in_minutes_of_overload() {
     let setup = Setup {
