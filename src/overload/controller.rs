@@ -200,7 +200,7 @@ impl Controller {
         self.gradient() < 1.0
     }
 
-    /// Returns by which factor fewer should be in flight; 1 if requests hardly wait for each other.
+    /// Returns the part of the limit that should be left; 1 if requests hardly wait for each other.
     fn gradient(&self) -> f64 {
         let part = |base: f64| (base * CROWDED).max(base + GRACE) / self.quick;
         self.base.map_or(1.0, part).clamp(STEEPEST, 1.0)
@@ -251,10 +251,9 @@ impl Controller {
             }
         }
         self.usual_in_flight = toward(self.usual_in_flight, window.in_flight);
-        if window.shed >= 0.05 * window.asked && window.asked > 0.0 {
-            self.calm = 0;
-        } else if window.asked > 0.0 {
-            self.calm += 1;
+        if window.asked > 0.0 {
+            let is_calm = window.shed < 0.05 * window.asked;
+            self.calm = if is_calm { self.calm + 1 } else { 0 };
         }
         self.is_overloaded = self.calm < 2;
         self.next_probe = self.next_probe.saturating_sub(1);
@@ -269,7 +268,7 @@ impl Controller {
         }
     }
 
-    /// Returns the limit with which requests wait for half of their time without load, or hardly.
+    /// Returns the limit to go toward.
     fn aim(&self) -> f64 {
         let gradient = self.gradient();
         let factor = if gradient < 1.0 { gradient } else { 1.0 + RISE };
@@ -339,7 +338,7 @@ const STEP: f64 = 1.2;
 const FAST: f64 = 1.6;
 /// The least gradient.
 const STEEPEST: f64 = 0.5;
-/// Requests that may wait, however low the limit is: with a queue of none, nobody is served whenever one comes late.
+/// Requests that may wait, however low the limit is: without any, a place stays empty until the next request comes.
 const QUEUE: f64 = 3.0;
 /// By which part the limit may rise while responses are as quick as ever.
 const RISE: f64 = 0.5;
@@ -351,7 +350,7 @@ const TELLING: f64 = 0.1;
 const SAME: f64 = 0.3;
 /// Windows of overload from one probe to the next.
 const PROBE: u32 = 64;
-/// The same after a probe that has changed the base by a fifth.
+/// The windows until the next one, after a probe that has changed the base by a fifth.
 const PROBE_AGAIN: u32 = 16;
 /// Windows of a probe before its last one, at most.
 const LONGEST_PROBE: f64 = 128.0;
@@ -488,5 +487,45 @@ mod tests {
             });
         }
         assert!(!controller.is_overloaded());
+    }
+
+    // Regression: the last window of the probe had responses of requests from before, and the queue became the base.
+    #[test]
+    fn probe_lasts_longer_than_a_deep_queue() {
+        let mut controller = overloaded();
+        run(&mut controller, 10, 100, QUICK_TIME);
+        controller.quick = 2.0;
+        controller.begin_probe();
+        let before_last = f64::from(controller.probe - 1) * controller.next_window();
+        assert!(before_last > 2.0, "{before_last}");
+    }
+
+    // Regression: margins stayed whole in a probe, so it showed nothing for the highest of many classes.
+    #[test]
+    fn probe_takes_enough_away_from_the_highest_of_many_classes() {
+        for limit in [LEAST, 16.0, 100.0, 1_000.0] {
+            let mut controller = overloaded();
+            controller.limit = limit;
+            let ceiling =
+                |controller: &Controller| f64::from(controller.cap() + 15 * controller.margin());
+            let whole = ceiling(&controller);
+            controller.begin_probe();
+            let fewer = 1.0 - ceiling(&controller) / whole;
+            assert!(fewer > 2.0 * TELLING, "{limit}: {fewer}");
+        }
+    }
+
+    // Regression: with room, the quickest of five responses became the base.
+    #[test]
+    fn few_quick_responses_do_not_lower_the_base() {
+        let mut controller = Controller::new();
+        for millis in [20, 1] {
+            controller.end_window(&Window {
+                shed: 0.0,
+                ..window(1.0, FEW, Duration::from_millis(millis))
+            });
+        }
+        let base = controller.base.expect("responses have come");
+        assert!(base > 0.015, "{base}");
     }
 }

@@ -1,4 +1,4 @@
-//! What the clients saw, and what is made of it.
+//! The responses that clients got, and measures of them.
 
 /// A request, and its response if that came in time.
 #[derive(Clone, Copy)]

@@ -171,7 +171,7 @@ fn app(scenario: &Scenario) -> Router {
     Router::new().route("/", handler)
 }
 
-/// What a pool of ten connections is connected to.
+/// The downstream of a pool of ten connections.
 #[derive(Clone)]
 struct Downstream {
     pool: Arc<Semaphore>,

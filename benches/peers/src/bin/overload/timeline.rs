@@ -6,7 +6,7 @@ use super::{
     server::CAPACITY,
 };
 
-/// What was seen of a limit before, during and after an event.
+/// The responses and limits before, during and after an event.
 pub struct Timeline {
     scenario: Scenario,
     /// Responses in time in each tenth of a second, by when they came back.
