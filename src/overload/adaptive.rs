@@ -32,6 +32,8 @@ pub(super) struct AdaptiveLimit {
     cap: AtomicU32,
     /// How many more there may be of each class above the lowest.
     margin: AtomicU32,
+    /// How many more there may be of the highest class at least.
+    highest_margin: AtomicU32,
     /// When the window may end. Microseconds.
     ends_at: AtomicU64,
     /// Clients that hang up earlier are not counted as lost. Microseconds.
@@ -104,6 +106,7 @@ impl AdaptiveLimit {
             slow: SlowRequests::default(),
             cap: AtomicU32::new(0),
             margin: AtomicU32::new(0),
+            highest_margin: AtomicU32::new(0),
             ends_at: AtomicU64::new(0),
             quick: AtomicU64::new(0),
             counts: (0..lanes).map(|_| Line(Counts::none())).collect(),
@@ -128,10 +131,16 @@ impl AdaptiveLimit {
         self.cap.load(Relaxed)
     }
 
-    /// Returns how many more may be in flight of each class above the lowest.
+    /// Returns up to how many in flight the class at this place gets places, with so many classes below it, if the lowest gets them up
+    /// to `cap`.
     #[inline]
-    pub fn margin(&self) -> u32 {
-        self.margin.load(Relaxed)
+    pub fn ceiling(&self, (class, below): (usize, u32), cap: u32) -> u32 {
+        let margins = below.saturating_mul(self.margin.load(Relaxed));
+        let margins = match class == 0 && below > 0 {
+            true => margins.max(self.highest_margin.load(Relaxed)),
+            false => margins,
+        };
+        cap.saturating_add(margins)
     }
 
     /// Returns how many requests may be in flight with the slow ones.
@@ -315,6 +324,8 @@ impl AdaptiveLimit {
         let quick = micros(Duration::from_secs_f64(controller.quick()));
         self.cap.store(controller.cap(), Relaxed);
         self.margin.store(controller.margin(), Relaxed);
+        self.highest_margin
+            .store(controller.highest_margin(), Relaxed);
         self.is_overloaded
             .store(controller.is_overloaded(), Relaxed);
         self.quick.store(quick, Relaxed);

@@ -86,6 +86,8 @@ pub(super) struct Controller {
     usual: Option<f64>,
     /// How many were in flight meanwhile.
     usual_in_flight: f64,
+    /// How many more are in flight in the mean of a window than in its emptiest moment.
+    swing: f64,
     /// Responses since `quick` was looked for, and since `usual` was.
     latest: Times,
     recent: Times,
@@ -104,6 +106,7 @@ impl Controller {
             quick: 0.0,
             usual: None,
             usual_in_flight: 0.0,
+            swing: 0.0,
             latest: Times::none(),
             recent: Times::none(),
         }
@@ -122,8 +125,15 @@ impl Controller {
     /// Returns how many more may be in flight of each class above the lowest: a quarter, or the room in which a number of requests
     /// swings by chance, if that is more.
     pub fn margin(&self) -> u32 {
-        let limit = f64::from(self.cap());
-        whole((limit * MARGIN).max(DEVIATIONS * limit.sqrt()))
+        let cap = f64::from(self.cap());
+        whole((cap * MARGIN).max(by_chance(cap)))
+    }
+
+    /// Returns how many more may be in flight of the highest class at least, since requests may come in bunches: twice as many as the
+    /// number in flight swings by, and not so many that it then swings by more.
+    pub fn highest_margin(&self) -> u32 {
+        let most = BUNCHES * by_chance(self.cap().into());
+        whole(2.0 * self.swing.min(most))
     }
 
     pub fn is_overloaded(&self) -> bool {
@@ -154,6 +164,9 @@ impl Controller {
     /// Takes what was seen in a window, and chooses the limit of the next one.
     pub fn end_window(&mut self, window: &Window) {
         let has_times = self.note_times(window);
+        if let Some(fewest) = window.fewest {
+            self.swing = toward(self.swing, window.in_flight - fewest);
+        }
         let must_fall = window.has_lost_most() || window.is_crowded;
         if self.probe > 0 && !must_fall {
             self.end_probe_window(window, has_times);
@@ -322,6 +335,8 @@ const MOST: f64 = 1e6;
 /// The margin of a class as a part of the limit, and at least of its square root: the deviation of a number that swings by chance.
 const MARGIN: f64 = 0.25;
 const DEVIATIONS: f64 = 2.5;
+/// How many times as much a number swings if requests come in bunches, at most.
+const BUNCHES: f64 = 3.0;
 /// How many times the limit may be in flight as long as there is no overload.
 const BURST: f64 = 4.0;
 /// The part of responses that are the quickest.
@@ -367,6 +382,11 @@ const LONGEST: f64 = 1.0;
 )]
 fn whole(places: f64) -> u32 {
     places.max(1.0) as u32
+}
+
+/// Returns by how many a number swings that is this one in the mean.
+fn by_chance(number: f64) -> f64 {
+    DEVIATIONS * number.sqrt()
 }
 
 /// Returns a value that follows another one.
@@ -506,12 +526,18 @@ mod tests {
         for limit in [LEAST, 16.0, 100.0, 1_000.0] {
             let mut controller = overloaded();
             controller.limit = limit;
-            let ceiling =
-                |controller: &Controller| f64::from(controller.cap() + 15 * controller.margin());
-            let whole = ceiling(&controller);
+            controller.swing = MOST;
+            let ceilings = |controller: &Controller| {
+                let (cap, margin) = (controller.cap(), controller.margin());
+                let highest = cap + controller.highest_margin();
+                [cap + 15 * margin, highest].map(f64::from)
+            };
+            let whole = ceilings(&controller);
             controller.begin_probe();
-            let fewer = 1.0 - ceiling(&controller) / whole;
-            assert!(fewer > 2.0 * TELLING, "{limit}: {fewer}");
+            for (less, whole) in ceilings(&controller).into_iter().zip(whole) {
+                let fewer = 1.0 - less / whole;
+                assert!(fewer > 2.0 * TELLING, "{limit}: {fewer}");
+            }
         }
     }
 

@@ -33,7 +33,9 @@ impl Overload {
         let class = setup.rules.class(&head, key.as_ref(), &setup.classes);
         let (in_flight, _) = core.limit.counted_up_to(class);
         let now = core.clock.now();
-        let ceiling = core.ceiling(setup.classes.below(class), core.limit.cap());
+        let ceiling = core
+            .limit
+            .ceiling((class, setup.classes.below(class)), core.limit.cap());
         let free = ceiling.saturating_sub(in_flight);
         let key = key.map(|key| {
             let (hash, weight) = (KeyHash::of(&key, class), setup.rules.weight(&head, &key));

@@ -166,7 +166,7 @@ impl Lane {
             let half_is_free = || core.limit.counted_up_to(class).1 < cap / 2;
             core.shares.passes((lane, class), key, now, half_is_free)
         });
-        let ceiling = core.ceiling(setup.classes.below(class), cap);
+        let ceiling = core.limit.ceiling((class, setup.classes.below(class)), cap);
         let is_shadow = mode.mode() == RuleMode::Shadow;
         let entry = core.limit.enter((lane, class), now, is_shadow, |others| {
             let free = ceiling.saturating_sub(others);
@@ -191,13 +191,6 @@ impl Lane {
             core.shares.take(key);
         }
         Ok(place(key, false))
-    }
-}
-
-impl Core {
-    /// Returns up to how many in flight a class gets places: the lowest up to the limit, each of those above it a margin more.
-    pub fn ceiling(&self, classes_below: u32, cap: u32) -> u32 {
-        cap.saturating_add(classes_below.saturating_mul(self.limit.margin()))
     }
 }
 

@@ -26,6 +26,8 @@ pub(super) enum Service {
     Await,
     /// 1 ms of work in one poll.
     Cpu,
+    /// The same, and the executor looks for new requests after each 61 polls only, as tokio does.
+    CpuInBunches,
     /// 1 ms of a pool of ten connections; one request in a hundred takes 2 s of it.
     MixPool,
     /// 0.5 ms of work; one request in twenty also waits for 2 s, and has as much work after it.
@@ -66,6 +68,8 @@ pub(super) struct Setup {
     pub has_tenants: bool,
     /// A third of the demand is critical, a third normal, a third sheddable.
     pub has_classes: bool,
+    /// The class of all requests otherwise.
+    pub class: u8,
 }
 
 impl Setup {
@@ -79,6 +83,7 @@ impl Setup {
             seed: 1,
             has_tenants: false,
             has_classes: false,
+            class: 1,
         }
     }
 
@@ -86,7 +91,7 @@ impl Setup {
     pub fn capacity(&self) -> f64 {
         let of_pool = |seconds: f64| CONNECTIONS as f64 / seconds;
         match self.service {
-            Service::Await | Service::Cpu | Service::MixWait => {
+            Service::Await | Service::Cpu | Service::CpuInBunches | Service::MixWait => {
                 WORKERS as f64 / (self.work() + HEAD)
             }
             Service::MixPool => of_pool(0.99 * 0.001 + 0.01 * 2.0),
@@ -104,7 +109,7 @@ impl Setup {
     /// Seconds of a worker that a request takes, without its head.
     fn work(&self) -> f64 {
         match self.service {
-            Service::Await | Service::Cpu => 0.001,
+            Service::Await | Service::Cpu | Service::CpuInBunches => 0.001,
             Service::MixWait => 0.000_525,
             Service::MixPool | Service::Pool | Service::Shared => 0.000_1,
         }
@@ -154,6 +159,9 @@ struct Simulation {
     numbers: u64,
     random: Random,
     run_queue: VecDeque<Job>,
+    /// Requests that the executor has not looked for, and its polls since it did.
+    unseen: Vec<Job>,
+    polls: u32,
     idle: usize,
     free_connections: usize,
     waiting: VecDeque<usize>,
@@ -224,6 +232,8 @@ impl Simulation {
             numbers: 0,
             random: Random(setup.seed),
             run_queue: VecDeque::new(),
+            unseen: Vec::new(),
+            polls: 0,
             idle: WORKERS,
             free_connections: CONNECTIONS,
             waiting: VecDeque::new(),
@@ -304,7 +314,7 @@ impl Simulation {
         let class = if self.setup.has_classes {
             (self.random.unit() * 3.0) as u8
         } else {
-            1
+            self.setup.class
         };
         let tenant = if self.random.unit() < 0.9 {
             0
@@ -342,14 +352,20 @@ impl Simulation {
             self.measured.by_tenant[usize::from(tenant)][usize::from(class)].0 += 1.0;
         }
         self.at(self.now + patience, EventKind::GivesUp(request));
-        self.queue(Job::Begin(request));
+        match self.setup.service {
+            Service::CpuInBunches => {
+                self.unseen.push(Job::Begin(request));
+                self.dispatch();
+            }
+            _ => self.queue(Job::Begin(request)),
+        }
     }
 
     /// Returns the work before the downstream, its time, and the work after it.
     fn draw(&mut self) -> (f64, f64, f64) {
         let random = &mut self.random;
         match self.setup.service {
-            Service::Cpu => (random.exponential(0.001), 0.0, 0.0),
+            Service::Cpu | Service::CpuInBunches => (random.exponential(0.001), 0.0, 0.0),
             Service::Await => {
                 let first = random.exponential(0.000_5);
                 let downstream = random.log_normal(0.005, 0.5);
@@ -381,10 +397,14 @@ impl Simulation {
 
     fn dispatch(&mut self) {
         while self.idle > 0 {
+            if self.polls >= EVENT_INTERVAL || self.run_queue.is_empty() {
+                self.polls = 0;
+                self.run_queue.extend(self.unseen.drain(..));
+            }
             let Some(job) = self.run_queue.pop_front() else {
                 return;
             };
-            self.idle -= 1;
+            (self.idle, self.polls) = (self.idle - 1, self.polls + 1);
             let takes = self.begins(job);
             self.at(self.now + takes, EventKind::WorkerIsFree(job));
         }
@@ -697,6 +717,8 @@ const CLASSES: [Priority; 3] = [Priority::Critical, Priority::Normal, Priority::
 const TENANTS: usize = 20;
 const WORKERS: usize = 4;
 const CONNECTIONS: usize = 10;
+/// Polls from one look for new requests to the next.
+const EVENT_INTERVAL: u32 = 61;
 /// Seconds to read a request, and to refuse one.
 const HEAD: f64 = 0.000_01;
 const REFUSAL: f64 = 0.000_01;
