@@ -57,6 +57,8 @@ struct Counts {
     asked: AtomicU32,
     in_flight: AtomicU64,
     shed: AtomicU32,
+    /// Those of the highest class that were shed.
+    shed_highest: AtomicU32,
     /// The fewest in flight.
     fewest: AtomicU32,
     lost: AtomicU32,
@@ -199,6 +201,9 @@ impl AdaptiveLimit {
         let counts = &self.counts[lane].0;
         if entry != Entry::Fits {
             counts.shed.fetch_add(1, Relaxed);
+            if class == 0 {
+                counts.shed_highest.fetch_add(1, Relaxed);
+            }
             // Read first: it rarely changes, and a write takes longer.
             if self.is_shadow.load(Relaxed) != is_shadow {
                 self.is_shadow.store(is_shadow, Relaxed);
@@ -306,6 +311,7 @@ impl AdaptiveLimit {
             fewest: (fewest != u32::MAX && asked > 0.0).then(|| f64::from(fewest)),
             asked,
             shed: whole(|lane| &lane.shed),
+            shed_highest: whole(|lane| &lane.shed_highest),
             lost: whole(|lane| &lane.lost),
             times,
             is_crowded: self.is_crowded(),
@@ -340,6 +346,7 @@ impl Counts {
             asked: AtomicU32::new(0),
             in_flight: AtomicU64::new(0),
             shed: AtomicU32::new(0),
+            shed_highest: AtomicU32::new(0),
             fewest: AtomicU32::new(u32::MAX),
             lost: AtomicU32::new(0),
             times: SharedTimes::none(),

@@ -47,6 +47,8 @@ pub(super) struct Window {
     pub asked: f64,
     /// Those that were shed.
     pub shed: f64,
+    /// Those of the highest class that were shed.
+    pub shed_highest: f64,
     /// Requests that timed out, or whose clients gave up after they had waited longer than the quickest fifth of responses.
     pub lost: f64,
     /// Times of the responses.
@@ -88,6 +90,8 @@ pub(super) struct Controller {
     usual_in_flight: f64,
     /// How many more are in flight in the mean of a window than in its emptiest moment.
     swing: f64,
+    /// How many of the highest class are shed for each response.
+    overflow: f64,
     /// Responses since `quick` was looked for, and since `usual` was.
     latest: Times,
     recent: Times,
@@ -107,6 +111,7 @@ impl Controller {
             usual: None,
             usual_in_flight: 0.0,
             swing: 0.0,
+            overflow: 0.0,
             latest: Times::none(),
             recent: Times::none(),
         }
@@ -130,10 +135,12 @@ impl Controller {
     }
 
     /// Returns how many more may be in flight of the highest class at least, since requests may come in bunches: twice as many as the
-    /// number in flight swings by, and not so many that it then swings by more.
+    /// number in flight swings by, and not so many that it then swings by more. Where this class alone is too much, room for bunches
+    /// would only be a queue.
     pub fn highest_margin(&self) -> u32 {
         let most = BUNCHES * by_chance(self.cap().into());
-        whole(2.0 * self.swing.min(most))
+        let fits = (1.0 - self.overflow / TOO_MUCH).max(0.0);
+        whole(2.0 * fits * self.swing.min(most))
     }
 
     pub fn is_overloaded(&self) -> bool {
@@ -166,6 +173,10 @@ impl Controller {
         let has_times = self.note_times(window);
         if let Some(fewest) = window.fewest {
             self.swing = toward(self.swing, window.in_flight - fewest);
+        }
+        if window.served() > 0.0 {
+            let overflow = window.shed_highest / window.served();
+            self.overflow = toward(self.overflow, overflow.min(1.0));
         }
         let must_fall = window.has_lost_most() || window.is_crowded;
         if self.probe > 0 && !must_fall {
@@ -337,6 +348,8 @@ const MARGIN: f64 = 0.25;
 const DEVIATIONS: f64 = 2.5;
 /// How many times as much a number swings if requests come in bunches, at most.
 const BUNCHES: f64 = 3.0;
+/// How many of the highest class are shed for each response at least if it alone is too much.
+const TOO_MUCH: f64 = 0.1;
 /// How many times the limit may be in flight as long as there is no overload.
 const BURST: f64 = 4.0;
 /// The part of responses that are the quickest.
@@ -411,6 +424,7 @@ mod tests {
             fewest: Some(in_flight),
             asked: 200.0,
             shed: 100.0,
+            shed_highest: 0.0,
             lost: 0.0,
             times: times.take(),
             is_crowded: false,

@@ -99,8 +99,8 @@
 //! - **By class.** A class gets a place while its requests and those of the classes above it are fewer than the limit; for each class
 //!   below it, a quarter of the limit more, or 2.5 times its square root if that is more. Requests of lower classes do not count, also
 //!   if they never end. So [`Priority::Critical`] is served as long as it alone fits. Requests may come in bunches, as where handlers
-//!   never wait. So the highest class gets at least twice as many more as the number in flight swings by, up to 15 times the square
-//!   root.
+//!   never wait. So the highest class, while it alone fits, gets at least twice as many more as the number in flight swings by, up to
+//!   15 times the square root.
 //! - **By key, within a class.** A key gets a place while it has fewer than 16 times the free ones in this class. The last free one is
 //!   for a key that has none. A key that tries more often than the fair rate of its class is filtered before that, so nine requests
 //!   in ten from one tenant do not take the places of the others. A key with a [weight](OverloadBuilder::weight_by) gets so many

@@ -325,6 +325,25 @@ fn critical_requests_are_served_also_if_they_come_in_bunches() {
     }
 }
 
+// Regression: room for bunches was a queue where critical requests alone were too much. They waited twice as long.
+#[test]
+fn bunches_of_a_class_that_is_too_much_get_no_room() {
+    let runs = [1, 2, 3].map(|seed| {
+        let outcome = with_limit(Setup {
+            has_classes: true,
+            has_tenants: true,
+            seconds: 30.0,
+            seed,
+            ..Setup::new(Service::CpuInBunches, 5.0)
+        });
+        println!("{:.3}, p99 {:?}", outcome.share, outcome.p99);
+        assert!(outcome.share > 0.95, "{}", outcome.share);
+        outcome.p99
+    });
+    let p99 = runs.iter().sum::<Duration>() / 3;
+    assert!(p99 < Duration::from_millis(35), "{p99:?}");
+}
+
 // Room for bunches lets more come at once, for which there must not be more room again.
 #[test]
 fn room_for_bunches_is_bounded() {
