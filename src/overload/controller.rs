@@ -178,13 +178,15 @@ impl Controller {
             let overflow = window.shed_highest / window.served();
             self.overflow = toward(self.overflow, overflow.min(1.0));
         }
-        let must_fall = window.has_lost_most() || window.is_crowded;
-        if self.probe > 0 && !must_fall {
+        // While others are as quick as ever, it is no queue that makes clients hang up.
+        let are_quick = (has_times || self.latest.count() > 0) && !self.is_crowded();
+        let is_losing = window.has_lost_most() && !are_quick;
+        if self.probe > 0 && !is_losing && !window.is_crowded {
             self.end_probe_window(window, has_times);
         } else if self.is_overloaded {
-            self.adapt(window, has_times);
+            self.adapt(window, has_times, is_losing);
         } else {
-            self.watch(window, has_times);
+            self.watch(window, has_times, is_losing);
         }
         self.limit = self.limit.clamp(LEAST, MOST);
     }
@@ -231,11 +233,11 @@ impl Controller {
     }
 
     /// With room: the limit follows the demand, until there is a queue.
-    fn watch(&mut self, window: &Window, has_times: bool) {
+    fn watch(&mut self, window: &Window, has_times: bool, is_losing: bool) {
         let is_full = window
             .fewest
             .is_some_and(|fewest| fewest >= self.limit * 0.9);
-        if window.has_lost_most() || window.is_crowded {
+        if is_losing || window.is_crowded {
             // The limit is so high that clients leave, or the service is full, before it is reached.
             self.limit = self.limit.min(window.in_flight) / FAST;
             self.begin_overload();
@@ -261,9 +263,9 @@ impl Controller {
         (self.highest, self.usual_in_flight) = (self.limit, self.limit);
     }
 
-    fn adapt(&mut self, window: &Window, has_times: bool) {
+    fn adapt(&mut self, window: &Window, has_times: bool, is_losing: bool) {
         self.probe = 0;
-        if window.has_lost_most() {
+        if is_losing {
             self.limit /= FAST;
         } else if window.is_crowded {
             self.limit /= STEP;
@@ -349,7 +351,7 @@ const DEVIATIONS: f64 = 2.5;
 /// How many times as much a number swings if requests come in bunches, at most.
 const BUNCHES: f64 = 3.0;
 /// How many of the highest class are shed for each response at least if it alone is too much.
-const TOO_MUCH: f64 = 0.1;
+const TOO_MUCH: f64 = 0.2;
 /// How many times the limit may be in flight as long as there is no overload.
 const BURST: f64 = 4.0;
 /// The part of responses that are the quickest.
@@ -553,6 +555,28 @@ mod tests {
                 assert!(fewer > 2.0 * TELLING, "{limit}: {fewer}");
             }
         }
+    }
+
+    #[test]
+    fn room_for_bunches_comes_back_soon() {
+        let mut controller = overloaded();
+        run(&mut controller, 1, 20, QUICK_TIME);
+        controller.swing = 10.0;
+        let room = controller.highest_margin();
+        let with = |responses, shed_highest| Window {
+            shed_highest,
+            fewest: None,
+            ..window(10.0, responses, QUICK_TIME)
+        };
+        controller.end_window(&with(20, 10_000.0));
+        let less = controller.highest_margin();
+        assert!(less < room / 2, "{less} of {room}");
+        // Without a response, nothing shows how many are too many.
+        controller.end_window(&with(0, 100.0));
+        assert_eq!(controller.highest_margin(), less);
+        (0..12).for_each(|_| controller.end_window(&with(20, 0.0)));
+        let room_again = controller.highest_margin();
+        assert!(room_again > room * 4 / 5, "{room_again} of {room}");
     }
 
     // Regression: with room, the quickest of five responses became the base.
