@@ -235,8 +235,9 @@ impl AdaptiveLimit {
         self.end_window_if_due(now);
     }
 
+    /// Ends a window with its requests, and also if nobody but a reader comes by.
     #[inline]
-    fn end_window_if_due(&self, now: Timestamp) {
+    pub fn end_window_if_due(&self, now: Timestamp) {
         if now.as_micros() >= self.ends_at.load(Relaxed) {
             self.end_window(now);
         }

@@ -170,6 +170,9 @@ impl Controller {
 
     /// Takes what was seen in a window, and chooses the limit of the next one.
     pub fn end_window(&mut self, window: &Window) {
+        if window.asked == 0.0 && window.in_flight == 0.0 {
+            (self.is_overloaded, self.probe) = (false, 0);
+        }
         let has_times = self.note_times(window);
         if let Some(fewest) = window.fewest {
             self.swing = toward(self.swing, window.in_flight - fewest);

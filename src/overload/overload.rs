@@ -89,7 +89,7 @@ impl Overload {
     /// Returns how many requests may be in flight now; those of higher classes may be more.
     #[must_use]
     pub fn limit(&self) -> u32 {
-        self.core().limit.limit()
+        self.present().limit()
     }
 
     /// Returns how many requests are in flight.
@@ -101,7 +101,14 @@ impl Overload {
     /// Returns whether there are more requests than the service can serve in time.
     #[must_use]
     pub fn is_overloaded(&self) -> bool {
-        self.core().limit.is_overloaded()
+        self.present().is_overloaded()
+    }
+
+    /// Returns the limit, of which the last window has ended also if no request has come since.
+    fn present(&self) -> &AdaptiveLimit {
+        let core = self.core();
+        core.limit.end_window_if_due(core.clock.now());
+        &core.limit
     }
 
     /// Returns the classes in order, each with the number of its requests that were shed: in shadow, of those that would have been.

@@ -215,6 +215,24 @@ fn requests_that_hang_up_do_not_lower_the_limit_while_others_are_quick() {
     }
 }
 
+// Regression: windows ended with requests only, so a service that nobody called any more stayed overloaded.
+#[test]
+fn overload_ends_when_no_request_comes_any_more() {
+    let clock = Clock::manual(Timestamp::from_micros(START));
+    let overload = Overload::adaptive().clock(clock.clone()).build();
+    let overload = overload.expect("usable settings");
+    let burst: Vec<_> = (0..100)
+        .map(|_| overload.enter(Priority::Normal, None).expect("room"))
+        .collect();
+    clock.advance(Duration::from_secs(1));
+    drop(burst);
+    clock.advance(Duration::from_millis(999));
+    assert!(overload.is_overloaded());
+    clock.advance(Duration::from_secs(2));
+    assert!(overload.limit() > 100, "{}", overload.limit());
+    assert!(!overload.is_overloaded());
+}
+
 #[test]
 fn sign_of_the_user_keeps_the_queue_short() {
     let setup = Setup::new(Service::Pool, 3.0);
