@@ -99,10 +99,13 @@ impl Lane {
             }
         };
         let extensions = request.extensions_mut();
-        match setup.classes.priority(class) {
-            // Not inserted, which would allocate. A layer around this one may have put another class there.
-            Priority::Normal => drop(extensions.remove::<Priority>()),
-            priority => drop(extensions.insert(priority)),
+        // A layer around may have put one there that is not listed here, and counts as `Normal`.
+        if setup.classes.place(Priority::of(extensions)) != class {
+            match setup.classes.priority(class) {
+                // Not inserted, which would allocate.
+                Priority::Normal => drop(extensions.remove::<Priority>()),
+                priority => drop(extensions.insert(priority)),
+            }
         }
         Ok(place)
     }

@@ -105,7 +105,8 @@ impl RequestRules {
 
     /// Returns the place of the class of a request.
     ///
-    /// The first that applies decides. A path that may or may not match takes the lower of both classes.
+    /// The first that applies decides, and if none does, the class that a layer around has found. A path that may or may not match takes
+    /// the lower of both classes.
     pub fn class(&self, head: &RequestHead<'_>, key: Option<&Key>, classes: &Classes) -> usize {
         if let Some(stated) = self.stated(head, classes) {
             return stated;
@@ -118,8 +119,11 @@ impl RequestRules {
                 Match::Exact => return lowest.max(classes.place(*priority)),
             }
         }
-        let found = self.by.as_ref().map(|by| by(head, key));
-        lowest.max(classes.place(found.unwrap_or_default()))
+        let found = match &self.by {
+            Some(by) => by(head, key),
+            None => Priority::of(head.extensions),
+        };
+        lowest.max(classes.place(found))
     }
 
     /// Returns how many times as much as others a key gets.
