@@ -1,11 +1,11 @@
 //! Run with
 //!
 //! ```sh
-//! cargo run --example overload -- 5
+//! cargo run --example overload -- 2
 //! ```
 //!
-//! When five times as many requests come as the service can serve, who is served? A service with ten connections to its database,
-//! three classes of requests, and the load as an argument: 2 without one, 0.5 is no overload.
+//! When twice as many requests come as the service can serve, who is served? A service with ten connections to its database,
+//! three classes of requests, and the load as an argument: 0.5 is no overload, and from 3 on, critical requests alone are too many.
 
 #![expect(clippy::print_stdout, reason = "an example prints its results")]
 
@@ -38,7 +38,12 @@ struct Counts {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    let load: f64 = env::args().nth(1).map_or(Ok(2.0), |load| load.parse())?;
+    let load = env::args().nth(1).unwrap_or("2".into());
+    let load = load
+        .parse()
+        .ok()
+        .filter(|load| (0.1..=100.0).contains(load));
+    let load: f64 = load.ok_or("the load is a number from 0.1 to 100, such as 2")?;
     let overload = Overload::adaptive()
         .priority_when("/pay", Priority::Critical)
         .priority_when("/export", Priority::Sheddable)

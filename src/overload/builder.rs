@@ -6,6 +6,7 @@ use http::{HeaderName, Response};
 
 use crate::{
     clock::Clock,
+    decision::PolicyName,
     error::{Error, ErrorKind},
     extract::KeyExtractor,
     key::Key,
@@ -359,6 +360,12 @@ impl OverloadBuilder {
             return invalid(format!("{count} classes: name at most {MOST_CLASSES}"));
         }
         for (place, class) in self.classes.iter().enumerate() {
+            if PolicyName::new(class.name()).is_err() {
+                let name = class.name();
+                return invalid(format!(
+                    "{name:?} is not the name of a class: use 1 to 39 of A-Z a-z 0-9 . _ -"
+                ));
+            }
             let mut before = self.classes[..place].iter();
             if before.any(|other| other.name() == class.name()) {
                 return invalid(format!("the class {class} twice: name each class once"));

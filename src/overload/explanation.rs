@@ -165,8 +165,8 @@ impl fmt::Display for OverloadExplanation {
             "\n  its key: {places} places while fewer than {most}, {rate:.0} attempts a second"
         )?;
         match key.fair_rate {
-            Some(fair) => write!(f, ", of which {fair:.0} pass"),
-            None => Ok(()),
+            Some(fair) if fair < rate => write!(f, ", of which {fair:.0} pass the filter"),
+            _ => Ok(()),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Overload: when requests are shed, and whose.
 //!
 //! Rate limits protect a service from one client. An [`Overload`] protects it from all of them together: while more requests come than
-//! the service can serve in time, it sheds those that matter least, so that the others are served as if there was no overload. It
+//! the service can serve in time, it sheds those that matter least, so that the others are served in time. It
 //! needs no number: it follows the times of the responses.
 //!
 //! # Examples
@@ -11,10 +11,10 @@
 //! ```
 //! # #[cfg(feature = "axum")]
 //! # fn example(app: axum::Router, limit: tollgate::RateLimitLayer) -> Result<axum::Router, tollgate::Error> {
-//! use tollgate::{extract::ApiKey, overload::{Overload, Priority}};
+//! use tollgate::{extract::PeerIp, overload::{Overload, Priority}};
 //!
 //! let overload = Overload::adaptive()
-//!     .key(ApiKey::header("x-api-key"))
+//!     .key(PeerIp)
 //!     .priority_when("/pay", Priority::Critical)
 //!     .priority_when("/export", Priority::Sheddable)
 //!     .skip("/health")
@@ -52,7 +52,8 @@
 //! 1. the [header](OverloadBuilder::priority_header), from peers that you trust,
 //! 2. the first [matcher](OverloadBuilder::priority_when) that matches,
 //! 3. the [closure](OverloadBuilder::priority_by),
-//! 4. `Normal`.
+//! 4. without a closure, the one in the extensions of the request, where a layer around this one may have put it,
+//! 5. `Normal`.
 //!
 //! A class other than `Normal` is in the extensions of the request. With axum, [`Priority`] is an extractor.
 //!
@@ -69,9 +70,11 @@
 //! | as many as the limit were always in flight, and the quickest fifth took half as long again, and 2 ms longer | overload |
 //!
 //! In overload, each window moves the limit toward the number of requests with which the quickest fifth of responses takes half as
-//! long again as with room. For two windows after each 64, and whenever it has fallen by half, it is halved. If responses take as long
-//! then, they wait for nothing: the service itself has become slower, and the limit rises again. Overload ends when less than 5 % is
-//! shed.
+//! long again as with room. The limit is halved for two windows after each 64, and whenever it has fallen by half. If responses take as
+//! long then, they wait for nothing: the service itself has become slower, and the limit rises again. Overload ends when less than 5 %
+//! is shed in two windows, or when nothing is in flight for a second.
+//!
+//! [`Overload::limit`] returns how many may be in flight now: without overload, four times the limit of the table.
 //!
 //! Only the quickest fifth matters. So a service whose requests differ (most take a millisecond, some take seconds) is not throttled
 //! because of the slow ones. Nor do these take the places: a request that is in flight for a whole window of 0.1 s or more is not
@@ -85,7 +88,8 @@
 //! | has 503, gRPC's `UNAVAILABLE` or an error, or its client hangs up | as lost, if it took longer than the quickest fifth of responses |
 //! | was rejected by a limit inside | not at all |
 //!
-//! If more are lost than served, of at least five, the limit falls to 5/8. While a [sign of yours](OverloadBuilder::crowded_when) shows that the
+//! If more are lost than served, of at least five, the limit falls to 5/8, unless those served are as quick as with room: then clients
+//! hang up for another reason than a queue. While a [sign of yours](OverloadBuilder::crowded_when) shows that the
 //! service is crowded, it falls by a sixth each window.
 //!
 //! # Handlers that never wait
@@ -97,10 +101,10 @@
 //! # Whose requests are shed?
 //!
 //! - **By class.** A class gets a place while its requests and those of the classes above it are fewer than the limit; for each class
-//!   below it, a quarter of the limit more, or 2.5 times its square root if that is more. Requests of lower classes do not count, also
+//!   below it, a quarter of the limit more, or 2.5 times the square root of the limit if that is more. Requests of lower classes do not count, also
 //!   if they never end. So [`Priority::Critical`] is served as long as it alone fits. Requests may come in bunches, as where handlers
-//!   never wait. So the highest class, while it alone fits, gets at least twice as many more as the number in flight swings by, up to
-//!   15 times the square root.
+//!   never wait. So the highest class, while it alone fits, gets at least twice as many places more as the number in flight swings by,
+//!   up to 15 times the square root of the limit.
 //! - **By key, within a class.** A key gets a place while it has fewer than 16 times the free ones in this class. The last free one is
 //!   for a key that has none. A key that tries more often than the fair rate of its class is filtered before that, so nine requests
 //!   in ten from one tenant do not take the places of the others. A key with a [weight](OverloadBuilder::weight_by) gets so many

@@ -80,6 +80,14 @@ fn classes_that_cannot_work_are_refused() {
         (vec![Priority::Normal, Priority::Normal], "normal twice"),
         (many.collect(), "20 classes"),
         (vec![], "`normal` is not one"),
+        (
+            vec![Priority::Normal, Priority::Named("")],
+            "\"\" is not the name",
+        ),
+        (
+            vec![Priority::Normal, Priority::Named("a\n")],
+            "\"a\\n\" is not the name",
+        ),
     ] {
         let error = stopped().0.classes(classes).build().expect_err(reason);
         assert_eq!(error.kind(), ErrorKind::InvalidConfig);
